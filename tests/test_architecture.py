@@ -1,0 +1,113 @@
+"""Imports point down the layers, files and functions stay small, packages stay inside their line budget."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+ROOT = REPO / "netcl"
+FILES = sorted(ROOT.rglob("*.py"))
+
+COMPUTE = {"core", "runtime", "ops"}
+ALLOWED: dict[str, set[str]] = {
+    "core": set(),
+    "runtime": {"core"},
+    "profiling": {"core", "runtime"},
+    "ops": {"core", "runtime"},
+    "autograd": COMPUTE,
+    "amp": {"core", "ops", "autograd"},
+    "nn": {"core", "ops", "autograd"},
+    "optim": {"core", "ops", "autograd"},
+    "data": {"core", "ops"},
+    "io": {"core", "nn", "optim"},
+    "distributed": {"core", "ops", "autograd"},
+    "text": set(),
+    "cluster": {"core", "ops"},
+    "transformer": {"core", "ops", "autograd", "nn"},
+    "ssl": {"core", "ops", "autograd", "nn", "data"},
+    "evo": {"core", "ops", "nn"},
+}
+PACKAGES = [*ALLOWED, "cli"]
+ALLOWED["cli"] = set(ALLOWED)  # the command line stands on top of everything and nothing imports it
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 40  # code lines: docstrings and comments are free
+
+
+def loc():
+    spec = importlib.util.spec_from_file_location("loc", REPO / "tools" / "loc.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def imported(tree):
+    """Packages of netcl that a module imports, also inside functions; "" for `from netcl import x`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            if node.module == "netcl":
+                yield ""
+            elif node.module.startswith("netcl."):
+                yield node.module.split(".")[1]
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("netcl."))
+
+
+def bad_imports(path, package):
+    for target in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        if target == "":
+            yield f"{path.relative_to(REPO)}: `from netcl import ...`; import from the submodule"
+        elif target != package and target not in ALLOWED[package]:
+            yield f"{path.relative_to(REPO)} imports netcl.{target}"
+
+
+def test_imports_point_down():
+    inside = [path for path in FILES if path.parent != ROOT]
+    bad = [line for path in inside for line in bad_imports(path, path.relative_to(ROOT).parts[0])]
+    assert not bad, "\n".join(bad)
+
+
+def test_every_package_has_a_layer_and_a_budget():
+    packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
+    assert packages <= set(PACKAGES)
+    assert set(PACKAGES) == set(loc().BUDGET)
+
+
+def test_an_upward_import_is_caught(tmp_path):
+    tree = ast.parse("def f():\n    from netcl.autograd.tape import Tape\nimport netcl.nn.linear\nfrom netcl import Tensor")
+    assert sorted(imported(tree)) == ["", "autograd", "nn"]
+
+
+def test_packages_stay_inside_their_budget():
+    problems = loc().over_budget()
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("name", sorted({path.relative_to(ROOT).parts[0] for path in FILES}))
+def test_files_and_functions_are_small(name):
+    tool, bad = loc(), []
+    for path in (path for path in FILES if path.relative_to(ROOT).parts[0] == name):
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > MAX_FILE_LINES:
+            bad.append(f"{path.relative_to(REPO)}: {text.count(chr(10))} lines, limit {MAX_FILE_LINES}")
+        code = tool.python_code_lines(text)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = len(code & set(range(node.lineno, node.end_lineno + 1)))
+                if size > MAX_FUNCTION_LINES:
+                    where = f"{path.relative_to(REPO)}:{node.lineno}"
+                    bad.append(f"{where} {node.name}: {size} code lines, limit {MAX_FUNCTION_LINES}")
+    assert not bad, "\n".join(bad)
+
+
+def test_code_lines_ignore_comments_and_docstrings():
+    text = '"""Module\ndocstring."""\n\nx = 1  # one\n\n\ndef f():\n    """Doc."""\n    # why\n    return """a\nb"""\n'
+    assert loc().python_code_lines(text) == {4, 7, 10, 11}
+    assert loc().opencl_code_lines("// a\nint x; // b\n/* c\n d */\n\nint y;\n") == 2
+
+
+def test_no_file_is_named_after_nothing():
+    vague = {"utils", "helpers", "common", "misc"}
+    assert not [path for path in FILES if path.stem in vague]

@@ -1,0 +1,102 @@
+"""Count code lines per package and compare them with the budget.
+
+A code line holds at least one token that is neither a comment nor (part of) a docstring. Run: python tools/loc.py
+Prints a table; the exit status is 1 when a package is above its limit. Raising a limit is a commit of its own.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1] / "netcl"
+
+# package: (Python lines, OpenCL C lines)
+BUDGET = {
+    "core": (1300, 0),
+    "runtime": (700, 0),
+    "profiling": (450, 0),
+    "ops": (2600, 2300),
+    "autograd": (1200, 0),
+    "amp": (180, 0),
+    "nn": (1500, 0),
+    "optim": (450, 0),
+    "data": (800, 60),
+    "io": (250, 0),
+    "distributed": (600, 0),
+    "transformer": (800, 0),
+    "text": (400, 0),
+    "cluster": (1300, 350),
+    "ssl": (800, 0),
+    "evo": (1200, 150),
+    "cli": (450, 0),
+}
+
+_NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def docstring_lines(tree: ast.AST) -> set[int]:
+    """The lines taken by the docstrings of the module, its classes and its functions."""
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
+                lines.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return lines
+
+
+def python_code_lines(text: str) -> set[int]:
+    """Line numbers of `text` that hold code."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NOT_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return lines - docstring_lines(ast.parse(text))
+
+
+def opencl_code_lines(text: str) -> int:
+    """Lines of OpenCL C that hold more than comments."""
+    text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group().count("\n"), text, flags=re.S)
+    return sum(1 for line in text.splitlines() if re.sub(r"//.*", "", line).strip())
+
+
+def counts(package: str) -> tuple[int, int]:
+    """(Python, OpenCL C) code lines of one package."""
+    folder = ROOT / package
+    python = sum(len(python_code_lines(path.read_text(encoding="utf-8"))) for path in folder.rglob("*.py"))
+    opencl = sum(opencl_code_lines(path.read_text(encoding="utf-8")) for path in folder.rglob("*.cl"))
+    return python, opencl
+
+
+def over_budget() -> list[str]:
+    """One sentence for each package that is above its limit or has none."""
+    packages = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
+    problems = [f"{name}: no budget in tools/loc.py" for name in packages if name not in BUDGET]
+    for name in packages:
+        for kind, have, limit in zip(("Python", "OpenCL C"), counts(name), BUDGET.get(name, (0, 0))):
+            if name in BUDGET and have > limit:
+                problems.append(f"{name}: {have} lines of {kind}, limit {limit}")
+    return problems
+
+
+def main() -> int:
+    """Print the table; 1 when something is above its limit."""
+    print(f"{'package':<12} {'Python':>7} {'limit':>7} {'OpenCL C':>9} {'limit':>7}")
+    total = [0, 0, 0, 0]
+    for name, (python_limit, opencl_limit) in BUDGET.items():
+        python, opencl = counts(name)
+        row = (python, python_limit, opencl, opencl_limit)
+        total = [a + b for a, b in zip(total, row)]
+        print("{:<12} {:>7,} {:>7,} {:>9,} {:>7,}".format(name, *row))
+    print("{:<12} {:>7,} {:>7,} {:>9,} {:>7,}".format("total", *total))
+    problems = over_budget()
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
