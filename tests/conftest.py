@@ -12,6 +12,7 @@ os.environ.pop("NETCL_PLATFORM_FILTER", None)
 
 import pytest
 from hypothesis import HealthCheck, settings
+
 from netcl.core.device import manager
 
 settings.register_profile(

@@ -1,0 +1,48 @@
+"""The exceptions of netcl, under one base class. Each is also the built-in exception a user would expect."""
+
+from pathlib import Path
+
+
+class NetclError(Exception):
+    """Base of every error netcl raises on purpose."""
+
+
+class ShapeError(NetclError, ValueError):
+    """Shapes, axes or sizes that do not fit."""
+
+
+class DTypeError(NetclError, TypeError):
+    """A dtype that the operation or the device cannot take."""
+
+
+class DeviceError(NetclError, RuntimeError):
+    """A device, queue or driver that cannot be used as asked."""
+
+
+class BuildError(NetclError, RuntimeError):
+    """An OpenCL program failed to build; carries what is needed to repeat it."""
+
+    log: str = ""
+    options: tuple[str, ...] = ()
+    device: str = ""
+    source_path: Path | None = None  # a copy of the source, so that line numbers in the log mean something
+
+
+class OutOfMemoryError(NetclError, MemoryError):
+    """The device could not provide a buffer, even after idle blocks were freed."""
+
+
+class IndexOutOfRange(NetclError, IndexError):
+    """A label or index outside its table."""
+
+
+class CheckpointError(NetclError, ValueError):
+    """A checkpoint that is corrupted, foreign or does not fit the model."""
+
+
+class GradientError(NetclError, RuntimeError):
+    """Misuse of the tape, or a gradient that cannot be computed."""
+
+
+class CaptureError(NetclError, RuntimeError):
+    """A recording that cannot be made or replayed."""

@@ -1,0 +1,275 @@
+"""Built OpenCL programs, kept in memory and on disk, and the kernels made from them.
+
+An entry on disk is `<key>.bin`: a header (magic, key, checksum of the payload) and the driver's binary. The key covers
+source, build options, device, driver and platform version, so an update of any of them is a miss. The header is checked
+before the driver sees the payload, because drivers crash on damaged binaries. Entries appear by an atomic rename, so several
+processes may fill one folder. A folder that cannot be written means no cache, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from netcl.core import process
+from netcl.core.errors import BuildError, DeviceError
+from netcl.core.paths import cache_dir as default_cache_dir
+
+if TYPE_CHECKING:
+    from netcl.core.backend.opencl import Kernel
+
+MAGIC = b"netcl program 1\n"
+HEADER = len(MAGIC) + 32 + 32  # magic, key, sha256 of the payload
+LIMIT = 512 << 20  # bytes on disk; NETCL_CACHE_MB overrides it
+KEEP = 0.9  # eviction goes down to this share of the limit, so that it does not run at every write
+STALE = 3600.0  # seconds after which a draft was left behind by a process that died
+
+
+@dataclass
+class CacheStats:
+    """Counts since the cache was made. `seconds` is the time spent building and loading programs."""
+
+    builds: int = 0  # from source
+    disk_hits: int = 0
+    memory_hits: int = 0
+    rejected: int = 0  # entries on disk that were damaged, foreign or refused by the driver
+    evictions: int = 0
+    seconds: float = 0.0
+
+
+def program_key(source: str, options: Sequence[str], device: Any) -> str:
+    """Name of an entry: sha256 over everything that the binary depends on."""
+    host = device.platform
+    facts = (device.name, device.version, device.driver_version, host.name, host.version)
+    digest = hashlib.sha256()
+    for field in (source, "\0".join(options), *facts):
+        data = str(field).encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def encode(key: str, payload: bytes) -> bytes:
+    """An entry: header and payload."""
+    return MAGIC + bytes.fromhex(key) + hashlib.sha256(payload).digest() + payload
+
+
+def decode(key: str, entry: bytes) -> bytes | None:
+    """The payload of `entry`, or None when it is truncated, damaged or belongs to another key."""
+    payload = entry[HEADER:]
+    return payload if payload and entry[:HEADER] == encode(key, payload)[:HEADER] else None
+
+
+class ProgramCache:
+    """Programs by source, options and device: in memory, then on disk, then built.
+
+    `cache_dir` None means NETCL_CACHE_DIR, else the user's cache folder; it is looked up at the first program. `limit` is in
+    bytes; when it is passed the entries used longest ago are removed.
+    """
+
+    def __init__(self, cache_dir: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:
+        self._given = None if cache_dir is None else Path(cache_dir).expanduser()
+        self._limit = limit
+        self._programs: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+        self._size: int | None = None  # bytes on disk, None before the first write
+        self.stats = CacheStats()
+
+    @property
+    def cache_dir(self) -> Path | None:
+        """The folder of the entries; None where there is no home to keep them in."""
+        return self._given or default_cache_dir()
+
+    @property
+    def limit(self) -> int:
+        """Bytes that the folder may take."""
+        if self._limit is None:
+            text = os.environ.get("NETCL_CACHE_MB", "")
+            self._limit = int(text) << 20 if text.isdigit() else LIMIT
+        return self._limit
+
+    def get_program(self, ctx: Any, src_code: str, device: Any, options: Sequence[str] | str = ()) -> Any:
+        """The built `cl.Program` of `src_code` for `device`. Raises BuildError with options, device and the full log."""
+        options = (options,) if isinstance(options, str) else tuple(options)
+        where = (ctx, device, src_code, options)
+        program = self._programs.get(where)
+        if program is not None:
+            self.stats.memory_hits += 1
+            return program
+        if ctx is None or device is None:
+            raise DeviceError("get_program: expected an OpenCL context and device, got those of the NumPy backend.")
+        process.check()
+        with self._lock:
+            if where not in self._programs:  # another thread may have built it meanwhile
+                start = time.perf_counter()
+                key = program_key(src_code, options, device)
+                self._programs[where] = self._load(ctx, key, device) or self._build(ctx, src_code, key, device, options)
+                self.stats.seconds += time.perf_counter() - start
+            return self._programs[where]
+
+    def clear_memory(self) -> None:
+        """Forget the programs of this process; those on disk stay."""
+        self._programs.clear()
+
+    def _load(self, ctx: Any, key: str, device: Any) -> Any:
+        """The program from disk, or None."""
+        import pyopencl as cl
+
+        folder = self.cache_dir
+        if folder is None:
+            return None
+        path = folder / f"{key}.bin"
+        try:
+            entry = path.read_bytes()
+        except OSError:
+            return None
+        binary = decode(key, entry)
+        if binary is not None:
+            try:
+                raw = cl._cl._Program(ctx, [device], [binary])
+                raw.build(b"", [device])
+            except cl.Error:  # a driver that changed without changing its version
+                binary = None
+        if binary is None:
+            self.stats.rejected += 1
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # the time of last use decides what is evicted
+        self.stats.disk_hits += 1
+        return cl.Program(raw)
+
+    def _build(self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...]) -> Any:
+        import pyopencl as cl
+
+        # The raw class, because cl.Program.build keeps a cache of its own and turns compiler remarks into warnings.
+        raw = cl._cl._Program(ctx, source)
+        try:
+            raw.build(" ".join(options).encode(), [device])
+        except cl.Error as error:
+            raise self._failure(cl, raw, source, key, device, options, error) from None
+        self.stats.builds += 1
+        binary = dict(zip(raw.get_info(cl.program_info.DEVICES), raw.get_info(cl.program_info.BINARIES))).get(device)
+        if binary:
+            self._store(key, encode(key, bytes(binary)))
+        return cl.Program(raw)
+
+    def _failure(
+        self, cl: Any, raw: Any, source: str, key: str, device: Any, options: tuple[str, ...], error: Exception
+    ) -> BuildError:
+        """The error for a program that does not build; its source is kept so that line numbers in the log have a meaning."""
+        try:
+            log = str(raw.get_build_info(device, cl.program_build_info.LOG)).strip()
+        except cl.Error:
+            log = ""
+        log = log or str(error)
+        path = self._keep_source(key, source)
+        names = ", ".join(kernel_names(source)) or "a program without kernels"
+        failure = BuildError(
+            f'{names}: failed to build on "{device.name.strip()}" (driver {device.driver_version}, '
+            f"options {' '.join(options) or 'none'}; source kept at {path or 'no writable folder'}):\n{log}"
+        )
+        failure.log, failure.options, failure.device, failure.source_path = log, options, device, path
+        return failure
+
+    def _keep_source(self, key: str, source: str) -> Path | None:
+        for folder in (self.cache_dir, Path(tempfile.gettempdir()) / "netcl"):
+            if folder is not None and _write_atomically(folder / "failed" / f"{key}.cl", source.encode()):
+                return folder / "failed" / f"{key}.cl"
+        return None
+
+    def _store(self, key: str, entry: bytes) -> None:
+        folder = self.cache_dir
+        if folder is None or len(entry) > self.limit:
+            return
+        if _write_atomically(folder / f"{key}.bin", entry):
+            self._size = _entries(folder)[1] if self._size is None else self._size + len(entry)
+            if self._size > self.limit:
+                self._evict(folder)
+
+    def _evict(self, folder: Path) -> None:
+        """Remove the entries used longest ago, and drafts of processes that died."""
+        entries, size = _entries(folder)
+        for _, length, path in sorted(entries):
+            if size <= self.limit * KEEP:
+                break
+            with contextlib.suppress(OSError):  # another process may have removed it
+                path.unlink()
+                self.stats.evictions += 1
+            size -= length
+        for draft in folder.glob(".draft-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - draft.stat().st_mtime > STALE:
+                    draft.unlink()
+        self._size = size
+
+
+def _entries(folder: Path) -> tuple[list[tuple[float, int, Path]], int]:
+    """(time of last use, size, path) of every entry, and their total size."""
+    found = []
+    for path in folder.glob("*.bin"):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    return found, sum(size for _, size, _ in found)
+
+
+def _write_atomically(path: Path, data: bytes) -> bool:
+    """Write `data` so that other processes see all of it or nothing; False where that is not possible."""
+    draft = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, draft = tempfile.mkstemp(prefix=".draft-", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(draft, path)
+        return True
+    except OSError:  # read-only, full, or gone: then there is no cache
+        if draft is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+        return False
+
+
+def kernel_names(source: str) -> list[str]:
+    """Names of the kernels in `source`."""
+    return re.findall(
+        r"\bkernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?void\s+(\w+)", source.replace("__kernel", "kernel")
+    )
+
+
+cacher = ProgramCache()
+
+
+def get_kernel(queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...] = ()) -> Kernel:
+    """The kernel `name` of `source` for `queue`, built on first use and then kept with the queue.
+
+    `types` names each argument once: None for memory, a dtype for a scalar. Every queue has kernel objects of its own, since
+    they hold their arguments; the program behind them is shared. Raises BuildError when it does not build.
+    """
+    try:
+        return queue.netcl_kernels[source, name, options]  # type: ignore[no-any-return]
+    except (AttributeError, KeyError):
+        return _make_kernel(queue, source, name, types, options)
+
+
+def _make_kernel(queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...]) -> Kernel:
+    import pyopencl as cl
+
+    from netcl.core.backend.opencl import Kernel
+
+    program = cacher.get_program(queue.context, source, queue.device, options)
+    try:
+        kernel = Kernel(program, name, types)
+    except cl.Error as error:
+        listed = ", ".join(kernel_names(source)) or "none"
+        raise BuildError(f"get_kernel: expected a kernel {name!r}, got a program with: {listed} ({error}).") from None
+    kernels = queue.__dict__.setdefault("netcl_kernels", {})
+    return kernels.setdefault((source, name, options), kernel)  # type: ignore[no-any-return]
