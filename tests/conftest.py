@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-# Before netcl or any driver starts. All workers share one folder: entries are complete or absent (see runtime/cache.py).
+# Before netcl or any driver starts. All workers share one folder: entries are complete or absent (runtime/cache.py).
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 os.environ.setdefault("NETCL_CACHE_DIR", str(CACHE / "netcl"))
 os.environ.setdefault("POCL_CACHE_DIR", str(CACHE / "pocl"))

@@ -1,10 +1,10 @@
 """Finding devices and opening them: `manager.default("auto").queue` is where most programs start.
 
-A request names a device: "auto", "gpu", "gpu:1", "cpu" (NumPy), "cl:cpu", "cl:cpu:1", "platform:device" (each part a number
-or a piece of the name), an index into `manager.devices`, a pyopencl device, or a handle. Nothing ever prompts.
+A request names a device: "auto", "gpu", "gpu:1", "cpu" (NumPy), "cl:cpu", "cl:cpu:1", "platform:device" (each part a
+number or a piece of the name), an index into `manager.devices`, a pyopencl device, or a handle. Nothing ever prompts.
 
-Environment: NETCL_DEVICE replaces "auto" by another request; NETCL_PLATFORM_FILTER keeps only the platforms whose name holds
-the given text.
+Environment: NETCL_DEVICE replaces "auto" by another request; NETCL_PLATFORM_FILTER keeps only the platforms whose name
+holds the given text.
 """
 
 from __future__ import annotations
@@ -227,7 +227,8 @@ class DeviceManager:
         if not found and self._filtered[1]:
             wanted, names = self._filtered
             raise DeviceError(
-                f"device: expected NETCL_PLATFORM_FILTER to match a platform, got {wanted!r}; choices: {', '.join(names)}."
+                f"device: expected NETCL_PLATFORM_FILTER to match a platform, got {wanted!r}; "
+                f"choices: {', '.join(names)}."
             )
         for entry in sorted(found, key=lambda e: _rank(e[2])):
             if entry[2].kind == "accelerator":
@@ -283,8 +284,8 @@ class DeviceManager:
         if not found:
             why = "; ".join(self._notes) or "no platform is left by NETCL_PLATFORM_FILTER"
             return DeviceError(
-                f"device: expected an OpenCL device for {request!r}, got none: no OpenCL driver was found ({why}); {FIX}. "
-                'Choices: "cpu" (NumPy).'
+                f"device: expected an OpenCL device for {request!r}, got none: no OpenCL driver was found ({why}); "
+                f'{FIX}. Choices: "cpu" (NumPy).'
             )
         listed = "".join(f'\n  {i}: "{p.platform}:{p.name}" ({p.kind})' for i, (_, _, p) in enumerate(found))
         return DeviceError(f'device: expected {FORMS}, got {request!r}; choices:\n  "cpu" (NumPy){listed}')

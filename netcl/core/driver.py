@@ -1,8 +1,9 @@
 """Makes the Intel CPU runtime from the package index visible to the OpenCL loader, without hiding other drivers.
 
-The loader reads a folder of one-line `.icd` files, each naming a driver library. The ones that the runtime's wheel brings
-name a path of the machine it was built on, so they never work from a virtual environment. `register` writes a private
-folder with a right one, copies of the system's, and points OCL_ICD_VENDORS to it. This has to happen before pyopencl loads.
+The loader reads a folder of one-line `.icd` files, each naming a driver library. The ones that the runtime's wheel
+brings name a path of the machine it was built on, so they never work from a virtual environment. `register` writes a
+private folder with a right one and copies of the system's, and points OCL_ICD_VENDORS to it. This has to happen before
+pyopencl loads.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FIX = "pip install intel-opencl-rt intel-cmplr-lib-rt"
 
 
 def intel_library() -> Path | None:
-    """The Intel CPU runtime's driver library if its wheel is installed and complete; warns when half of it is missing."""
+    """The Intel CPU runtime's driver library, if its wheel is installed; warns when the other half is missing."""
     try:
         files = importlib.metadata.files("intel-opencl-rt") or []
     except importlib.metadata.PackageNotFoundError:
@@ -58,7 +59,7 @@ def _write(folder: Path, drivers: dict[str, str]) -> None:
 
 
 def vendor_folder(drivers: dict[str, str]) -> Path:
-    """A folder holding `drivers`: in the cache under a name made from its content, else one that lasts for this process."""
+    """A folder holding `drivers`: in the cache, named after its content, else one that lasts for this process."""
     digest = hashlib.sha256(repr(sorted(drivers.items())).encode()).hexdigest()[:16]
     base = cache_dir()
     if base is not None:
@@ -86,8 +87,8 @@ def vendor_folder(drivers: dict[str, str]) -> Path:
 def register() -> Path | None:
     """Make an installed Intel CPU runtime visible; the library's path, or None when there is nothing to do.
 
-    Does nothing on other systems than Linux, when the user chose drivers (OCL_ICD_VENDORS, OPENCL_VENDOR_PATH), or when the
-    system already lists the runtime. Warns when it is too late because pyopencl was imported first.
+    Does nothing on other systems than Linux, when the user chose drivers (OCL_ICD_VENDORS, OPENCL_VENDOR_PATH), or when
+    the system already lists the runtime. Warns when it is too late because pyopencl was imported first.
     """
     if sys.platform != "linux" or any(os.environ.get(name) for name in CHOSEN_BY_USER):
         return None

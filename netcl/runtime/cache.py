@@ -2,8 +2,8 @@
 
 An entry on disk is `<key>.bin`: a header (magic, key, checksum of the payload) and the driver's binary. The key covers
 source, build options, device, driver and platform version, so an update of any of them is a miss. The header is checked
-before the driver sees the payload, because drivers crash on damaged binaries. Entries appear by an atomic rename, so several
-processes may fill one folder. A folder that cannot be written means no cache, never an error.
+before the driver sees the payload, because drivers crash on damaged binaries. Entries appear by an atomic rename, so
+several processes may fill one folder. A folder that cannot be written means no cache, never an error.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def decode(key: str, entry: bytes) -> bytes | None:
 class ProgramCache:
     """Programs by source, options and device: in memory, then on disk, then built.
 
-    `cache_dir` None means NETCL_CACHE_DIR, else the user's cache folder; it is looked up at the first program. `limit` is in
-    bytes; when it is passed the entries used longest ago are removed.
+    `cache_dir` None means NETCL_CACHE_DIR, else the user's cache folder; it is looked up at the first program. `limit` is
+    in bytes; when it is passed the entries used longest ago are removed.
     """
 
     def __init__(self, cache_dir: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:
@@ -97,7 +97,7 @@ class ProgramCache:
         return self._limit
 
     def get_program(self, ctx: Any, src_code: str, device: Any, options: Sequence[str] | str = ()) -> Any:
-        """The built `cl.Program` of `src_code` for `device`. Raises BuildError with options, device and the full log."""
+        """The built `cl.Program` of `src_code` for `device`. Raises BuildError with options, device and full log."""
         options = (options,) if isinstance(options, str) else tuple(options)
         where = (ctx, device, src_code, options)
         program = self._programs.get(where)
@@ -156,7 +156,9 @@ class ProgramCache:
         except cl.Error as error:
             raise self._failure(cl, raw, source, key, device, options, error) from None
         self.stats.builds += 1
-        binary = dict(zip(raw.get_info(cl.program_info.DEVICES), raw.get_info(cl.program_info.BINARIES))).get(device)
+        devices: Any = raw.get_info(cl.program_info.DEVICES)
+        binaries: Any = raw.get_info(cl.program_info.BINARIES)
+        binary = dict(zip(devices, binaries)).get(device)
         if binary:
             self._store(key, encode(key, bytes(binary)))
         return cl.Program(raw)
@@ -164,7 +166,7 @@ class ProgramCache:
     def _failure(
         self, cl: Any, raw: Any, source: str, key: str, device: Any, options: tuple[str, ...], error: Exception
     ) -> BuildError:
-        """The error for a program that does not build; its source is kept so that line numbers in the log have a meaning."""
+        """The error for a program that does not build, with the log; the source is kept for its line numbers."""
         try:
             log = str(raw.get_build_info(device, cl.program_build_info.LOG)).strip()
         except cl.Error:
@@ -176,7 +178,7 @@ class ProgramCache:
             f'{names}: failed to build on "{device.name.strip()}" (driver {device.driver_version}, '
             f"options {' '.join(options) or 'none'}; source kept at {path or 'no writable folder'}):\n{log}"
         )
-        failure.log, failure.options, failure.device, failure.source_path = log, options, device, path
+        failure.log, failure.options, failure.device, failure.source_path = log, options, device.name.strip(), path
         return failure
 
     def _keep_source(self, key: str, source: str) -> Path | None:
@@ -251,8 +253,8 @@ cacher = ProgramCache()
 def get_kernel(queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...] = ()) -> Kernel:
     """The kernel `name` of `source` for `queue`, built on first use and then kept with the queue.
 
-    `types` names each argument once: None for memory, a dtype for a scalar. Every queue has kernel objects of its own, since
-    they hold their arguments; the program behind them is shared. Raises BuildError when it does not build.
+    `types` names each argument once: None for memory, a dtype for a scalar. Every queue has kernel objects of its own,
+    since they hold their arguments; the program behind them is shared. Raises BuildError when it does not build.
     """
     try:
         return queue.netcl_kernels[source, name, options]  # type: ignore[no-any-return]
