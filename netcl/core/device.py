@@ -35,11 +35,7 @@ FIX = (
     "`netcl devices` and `clinfo` show what the loader finds"
 )
 EMULATORS = ("FPGA Emulation",)  # answer like devices, but exist to debug FPGA designs
-GUESTS = (
-    "Portable Computing Language",
-    "Clover",
-    "rusticl",
-)  # list other vendors' GPUs; the vendor's own driver goes first
+GUESTS = ("Portable Computing Language", "Clover", "rusticl")  # list other vendors' GPUs, whose own drivers go first
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +157,10 @@ class DeviceManager:
         """The profiles of `devices`, in the same order."""
         return tuple(profile for _, _, profile in self._scan())
 
+    def order(self) -> list[int]:
+        """Indices of `devices` from the most to the least wanted: what "auto" tries, and how "gpu:N" counts."""
+        return sorted(range(len(self._scan())), key=lambda i: _rank(self._scan()[i][2]))
+
     @property
     def handles(self) -> tuple[DeviceHandle, ...]:
         """Handles of all `devices`; opens those that are not open yet."""
@@ -230,7 +230,7 @@ class DeviceManager:
                 f"device: expected NETCL_PLATFORM_FILTER to match a platform, got {wanted!r}; "
                 f"choices: {', '.join(names)}."
             )
-        for entry in sorted(found, key=lambda e: _rank(e[2])):
+        for entry in (found[i] for i in self.order()):
             if entry[2].kind == "accelerator":
                 continue
             try:
@@ -257,7 +257,7 @@ class DeviceManager:
         if kinds and kinds[0].lower() in ("gpu", "cpu", "accelerator"):
             number = kinds[1] if len(kinds) == 2 else "0"
             if len(kinds) <= 2 and number.isdigit():
-                same = [e for e in sorted(found, key=lambda e: _rank(e[2])) if e[2].kind == kinds[0].lower()]
+                same = [found[i] for i in self.order() if found[i][2].kind == kinds[0].lower()]
                 return self._pick(int(number), same, request)
         if len(parts) >= 2:
             return self._by_platform(parts[0], ":".join(parts[1:]), found, request)

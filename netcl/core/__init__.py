@@ -1,0 +1,1 @@
+"""Devices, buffers, tensors, dtypes, errors, `launch`, and the table of primitives. Imports nothing of netcl above it."""

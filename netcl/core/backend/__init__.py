@@ -1,0 +1,1 @@
+"""The two ways to run: OpenCL (`opencl`) and NumPy (`cpu`)."""

@@ -1,0 +1,62 @@
+"""The NumPy backend: every computation goes through `compute` or `update`, so that a recording can replay it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netcl.core.dtypes import C_NAME
+from netcl.core.errors import DTypeError
+from netcl.core.layout import contiguous_strides
+from netcl.core.queue import CPUQueue
+from netcl.core.tensor import Tensor
+
+__all__ = ["CPUQueue", "compute", "hooks", "update", "wrap"]
+
+hooks: list[Callable[..., None]] = []  # called as hook(fn, targets, tensors, attrs) after each computation
+
+
+def wrap(queue: CPUQueue, array: np.ndarray) -> Tensor:
+    """`array` as a tensor of `queue`; copies only what is not contiguous."""
+    if array.dtype not in C_NAME:
+        raise DTypeError(f"NumPy backend: expected a supported dtype, got {array.dtype}.")
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return Tensor(flat, array.shape, contiguous_strides(array.shape), 0, array.dtype, queue)
+
+
+def compute(fn: Callable[..., Any], *tensors: Tensor, queue: CPUQueue | None = None, **attrs: Any) -> Any:
+    """Run `fn(*arrays, **attrs)` and return its array, or tuple of arrays, as new tensors.
+
+    `queue` is needed only when no tensor is given. Floating-point warnings are silenced: NaN and infinity are values.
+    """
+    queue = queue or tensors[0].queue
+    with np.errstate(all="ignore"):
+        result = fn(*[t.array for t in tensors], **attrs)
+    many = isinstance(result, tuple)
+    inputs = {id(t.buffer) for t in tensors}
+    outputs = tuple(_fresh(queue, np.asarray(r), inputs) for r in (result if many else (result,)))
+    for hook in hooks:
+        hook(fn, outputs, tensors, attrs)
+    return outputs if many else outputs[0]
+
+
+def _fresh(queue: CPUQueue, array: np.ndarray, inputs: set[int]) -> Tensor:
+    """`array` as a tensor that shares no memory with the inputs: ops return new tensors."""
+    base = array
+    while isinstance(base, np.ndarray):
+        if id(base) in inputs:
+            return wrap(queue, array.copy())
+        base = base.base  # type: ignore[assignment]
+    return wrap(queue, array)
+
+
+def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, **attrs: Any) -> None:
+    """Run `fn(*target_arrays, *arrays, **attrs)`, whose results (one per target) replace the targets' values in place."""
+    with np.errstate(all="ignore"):
+        results = fn(*[t.array for t in (*targets, *tensors)], **attrs)
+    for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
+        target.array[...] = result
+    for hook in hooks:
+        hook(fn, tuple(targets), tensors, {**attrs, "in_place": True})

@@ -1,0 +1,189 @@
+"""The only place that talks to a command queue: kernel launches, copies, fills, and the flag that carries index errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from netcl.core import process
+from netcl.core.dtypes import DType
+from netcl.core.errors import DeviceError, IndexOutOfRange, OutOfMemoryError
+from netcl.core.memory import empty_buffer, pinned_pool_of
+from netcl.core.queue import QueueState, state_of
+
+hooks: list[Callable[..., None]] = []  # called as hook(kernel, queue, global_size, local_size, args, event)
+copy_hooks: list[Callable[..., None]] = []  # called as hook(kind, queue, destination, source, nbytes, details, event)
+
+PINNED_FROM = 1 << 15  # bytes from which a discrete GPU's copies go through page-locked memory
+PENDING_LIMIT = 64  # host copies in flight before the oldest is waited for
+
+
+class Kernel:
+    """A built kernel. `types` names each argument once: None for memory, a dtype for a scalar."""
+
+    __slots__ = ("handle", "lock", "name", "types")
+
+    def __init__(self, program: cl.Program, name: str, types: Sequence[DType | None]) -> None:
+        self.handle = cl.Kernel(program, name)
+        self.handle.set_scalar_arg_dtypes(list(types))
+        self.name, self.types = name, tuple(types)
+        self.lock = threading.Lock()  # a kernel object holds its arguments, so setting and sending them is one step
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name})"
+
+
+def launch(
+    kernel: Kernel, queue: Any, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, *args: Any
+) -> None:
+    """Enqueue `kernel`; the only call site, so capture, profiling and debug printing hook in here. Never waits."""
+    if process.forked:
+        process.check()
+    try:
+        with kernel.lock:
+            kernel.handle.set_args(*args)
+            event = cl.enqueue_nd_range_kernel(queue, kernel.handle, global_size, local_size)
+    except cl.MemoryError as error:
+        raise OutOfMemoryError(f"{kernel.name}: the device ran out of memory at launch ({error}).") from error
+    except cl.Error as error:
+        raise DeviceError(
+            f"{kernel.name}: launch over {global_size} in groups of {local_size} failed on "
+            f"{queue.device.name.strip()}: {error}."
+        ) from error
+    if hooks:
+        for hook in hooks:
+            hook(kernel, queue, global_size, local_size, args, event)
+
+
+def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
+    """Copy `array` to `buffer` at byte `offset` without waiting; later changes of `array` do not show."""
+    if process.forked:
+        process.check()
+    if array.nbytes == 0:
+        return
+    state = state_of(queue)
+    keep: Any
+    if array.nbytes >= PINNED_FROM and _is_discrete(queue):
+        keep = pinned_pool_of(queue).allocate(array.nbytes)
+        host = keep.array[: array.nbytes].view(array.dtype).reshape(array.shape)
+        host[...] = array
+    else:
+        host = keep = np.array(array, order="C")
+    event = cl.enqueue_copy(queue, buffer, host, dst_offset=offset, is_blocking=False)
+    with state.lock:
+        state.pending.append((event, keep))
+        _retire(state, len(state.pending) > PENDING_LIMIT)
+    for hook in copy_hooks:
+        hook("write", queue, buffer, host, array.nbytes, (offset,), event)
+
+
+def _is_discrete(queue: Any) -> bool:
+    device = queue.device
+    return bool(device.type & cl.device_type.GPU) and not device.host_unified_memory
+
+
+def _retire(state: QueueState, wait: bool) -> None:
+    """Drop host copies whose transfer is done; with `wait`, wait for the oldest first."""
+    pending = state.pending
+    if wait:
+        pending[0][0].wait()
+    while pending and pending[0][0].command_execution_status <= cl.command_execution_status.COMPLETE:
+        _, keep = pending.popleft()
+        if hasattr(keep, "release"):
+            keep.release()
+
+
+def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
+    """Copy `buffer` from byte `offset` into the contiguous `array` and wait: one of the few synchronising calls.
+
+    Raises IndexOutOfRange for a bad index that a kernel met since the last synchronisation.
+    """
+    if process.forked:
+        process.check()
+    state = state_of(queue)
+    flag = _read_flag(queue, state) if state.armed else None
+    if array.nbytes >= PINNED_FROM and _is_discrete(queue):
+        staged = pinned_pool_of(queue).allocate(array.nbytes)
+        host = staged.array[: array.nbytes].view(array.dtype).reshape(array.shape)
+        event = cl.enqueue_copy(queue, host, buffer, src_offset=offset, is_blocking=True)
+        array[...] = host
+        staged.release()
+    else:
+        event = cl.enqueue_copy(queue, array, buffer, src_offset=offset, is_blocking=True) if array.nbytes else None
+    for hook in copy_hooks:
+        hook("read", queue, array, buffer, array.nbytes, (offset,), event)
+    if flag is not None:
+        _raise_flag(queue, state, flag)
+
+
+def finish(queue: Any) -> None:
+    """Wait for everything on `queue`. Raises IndexOutOfRange as `read` does."""
+    state = state_of(queue)
+    if state.armed:
+        _raise_flag(queue, state, _read_flag(queue, state))
+    queue.finish()
+
+
+def copy_buffer(
+    queue: Any, destination: Any, source: Any, nbytes: int, dst_offset: int = 0, src_offset: int = 0
+) -> None:
+    """Copy `nbytes` between two buffers of one context, without waiting."""
+    if nbytes:
+        event = cl.enqueue_copy(
+            queue, destination, source, byte_count=nbytes, dst_offset=dst_offset, src_offset=src_offset
+        )
+        for hook in copy_hooks:
+            hook("copy", queue, destination, source, nbytes, (dst_offset, src_offset), event)
+
+
+def fill_buffer(queue: Any, buffer: Any, pattern: Any, nbytes: int, offset: int = 0) -> None:
+    """Fill `nbytes` with a NumPy scalar, without waiting."""
+    if nbytes:
+        event = cl.enqueue_fill_buffer(queue, buffer, pattern, offset, nbytes)
+        for hook in copy_hooks:
+            hook("fill", queue, buffer, pattern, nbytes, (offset,), event)
+
+
+def flag_buffer(queue: Any) -> Any:
+    """Four ints on the device: 0 or 1 (set), site code, bad value, limit. Kernels set it by atomic_cmpxchg on [0]."""
+    state = state_of(queue)
+    if state.flag is None:
+        with state.lock:
+            if state.flag is None:
+                flag = empty_buffer(queue, 16)
+                fill_buffer(queue, flag, np.int32(0), 16)
+                state.flag = flag
+    return state.flag
+
+
+def arm_flag(queue: Any, where: str) -> int:
+    """The site code for `where`; from now on the next synchronisation looks at the flag."""
+    state = state_of(queue)
+    state.armed = True
+    try:
+        return state.sites.index(where)
+    except ValueError:
+        state.sites.append(where)
+        return len(state.sites) - 1
+
+
+def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
+    flag = np.zeros(4, np.int32)
+    cl.enqueue_copy(queue, flag, state.flag, is_blocking=True)
+    return flag
+
+
+def _raise_flag(queue: Any, state: QueueState, flag: np.ndarray) -> None:
+    state.armed = False
+    if flag[0]:
+        fill_buffer(queue, state.flag, np.int32(0), 16)
+        raise IndexOutOfRange(index_message(state.sites[flag[1]], int(flag[2]), int(flag[3])))
+
+
+def index_message(where: str, value: int, limit: int) -> str:
+    """The message of an IndexOutOfRange, the same on every backend."""
+    return f"{where}: expected indices in [0, {limit}), got {value}."

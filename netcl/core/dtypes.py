@@ -1,0 +1,61 @@
+"""The element types of netcl: NumPy dtypes, their OpenCL C names, and the type that arithmetic runs in."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from netcl.core.errors import DTypeError
+
+DType = np.dtype[Any]
+
+FLOAT16, FLOAT32, FLOAT64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+INT8, UINT8, INT32, INT64, BOOL = (np.dtype(t) for t in (np.int8, np.uint8, np.int32, np.int64, np.bool_))
+FLOATS = (FLOAT16, FLOAT32, FLOAT64)
+SUPPORTED = (*FLOATS, INT8, UINT8, INT32, INT64, BOOL)
+
+C_NAME: dict[DType, str] = {
+    FLOAT16: "half", FLOAT32: "float", FLOAT64: "double",
+    INT8: "char", UINT8: "uchar", INT32: "int", INT64: "long", BOOL: "uchar",
+}  # fmt: skip
+_ALIASES = {"half": FLOAT16, "float": FLOAT32, "double": FLOAT64, "int": INT32, "long": INT64, "bool": BOOL}
+_warned: set[str] = set()
+
+
+def as_dtype(dtype: Any) -> DType:
+    """The NumPy dtype for a name ("float32", "half", ...), a NumPy type or a dtype. Raises DTypeError for others."""
+    if isinstance(dtype, str) and dtype in _ALIASES:
+        return _ALIASES[dtype]
+    try:
+        result = np.dtype(dtype)
+    except TypeError as error:
+        raise DTypeError(f"dtype: expected one of {_choices()}, got {dtype!r}.") from error
+    if result not in C_NAME:
+        raise DTypeError(f"dtype: expected one of {_choices()}, got {result}; convert the array first, e.g. with astype.")
+    return result
+
+
+def _choices() -> str:
+    return ", ".join(str(t) for t in SUPPORTED)
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether `dtype` is a floating type."""
+    return dtype.kind == "f"
+
+
+def compute_dtype(dtype: DType) -> DType:
+    """The type arithmetic runs in: half is stored, float is computed; everything else computes as itself."""
+    return FLOAT32 if dtype == FLOAT16 else dtype
+
+
+def on_device(dtype: DType, has_fp64: bool, device: str) -> DType:
+    """`dtype`, or float32 with one warning per device where it is float64 and the device cannot compute it."""
+    if dtype != FLOAT64 or has_fp64:
+        return dtype
+    if device not in _warned:
+        _warned.add(device)
+        warnings.warn(f"{device} has no double precision: float64 results are computed in float32.", stacklevel=3)
+    return FLOAT32

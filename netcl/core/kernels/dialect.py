@@ -1,0 +1,212 @@
+"""The dialect of the primitive table: text that means the same in OpenCL C and in Python.
+
+Legal are `+ - * /`, one comparison at a time, calls of the functions below, and `where(condition, then, else)`.
+`check` refuses everything whose meaning differs (`1/2`, chained comparison, `**`). From a formula come
+
+- a Python function over NumPy arrays (`NUMPY[NAME]`), and
+- an OpenCL C function over the compute type `T` (`preamble`), where T is a vector: `float8` on CPU devices, `float4` on
+  GPUs. Vector code needs no help from an auto-vectoriser, and a partial vector at the end of a range is padded.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from netcl.core.kernels.primitives import Primitive
+
+# name in the dialect -> OpenCL C builtin (floats)
+FUNCTIONS = {
+    "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "sin": "sin", "cos": "cos",
+    "tan": "tan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "atan": "atan", "atan2": "atan2", "erf": "erf",
+    "pow": "pow", "fmod": "fmod", "floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc", "abs": "fabs",
+}  # fmt: skip
+_LEGAL = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Compare, ast.Lt, ast.Gt,
+    ast.LtE, ast.GtE, ast.Eq, ast.NotEq, ast.Call, ast.Name, ast.Load, ast.Constant,
+)  # fmt: skip
+
+
+@lru_cache(maxsize=None)
+def names(formula: str) -> frozenset[str]:
+    """The names a formula reads, function names included."""
+    return frozenset(n.id for n in ast.walk(ast.parse(formula, mode="eval")) if isinstance(n, ast.Name))
+
+
+def check(row: Primitive) -> None:
+    """Raise ValueError unless every formula of `row` means the same in C and in Python."""
+    if row.grads and len(row.grads) != len(row.inputs):
+        raise ValueError(f"{row.name}: expected {len(row.inputs)} gradients, got {len(row.grads)}.")
+    legal = {*FUNCTIONS, "where", *row.inputs, *row.attrs}
+    for i, formula in enumerate((row.value, *row.grads)):
+        if formula:
+            _check_formula(row.name, formula, legal | {"g", "y"} if i else legal)
+
+
+def _check_formula(name: str, formula: str, legal: set[str]) -> None:
+    for n in ast.walk(ast.parse(formula, mode="eval")):
+        if not isinstance(n, _LEGAL):
+            raise ValueError(f"{name}: {type(n).__name__} is outside the dialect in {formula!r}.")
+        if isinstance(n, ast.Compare) and len(n.ops) > 1:
+            raise ValueError(f"{name}: a chained comparison differs in C; compare once at a time in {formula!r}.")
+        if isinstance(n, ast.Name) and n.id not in legal:
+            raise ValueError(f"{name}: unknown name {n.id!r} in {formula!r}; legal are {sorted(legal)}.")
+        if isinstance(n, ast.Constant) and type(n.value) not in (int, float):
+            raise ValueError(f"{name}: expected numbers, got {n.value!r} in {formula!r}.")
+        if isinstance(n, ast.BinOp) and all(isinstance(c, ast.Constant) for c in (n.left, n.right)):
+            raise ValueError(f"{name}: fold the constant (1/2 truncates in C) in {formula!r}.")
+
+
+# -- Python ------------------------------------------------------------------------------------------------------------
+
+_erf_loop = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _erf(a: Any) -> Any:
+    """erf by SciPy where it is installed, else element by element."""
+    try:
+        from scipy.special import erf  # type: ignore[import-untyped]
+
+        return erf(a)
+    except ImportError:
+        a = np.asarray(a)
+        return _erf_loop(a).astype(a.dtype) if a.size else a
+
+
+NUMPY: dict[str, Any] = {f: getattr(np, f) for f in FUNCTIONS if hasattr(np, f)}
+NUMPY |= {"atan": np.arctan, "atan2": np.arctan2, "pow": np.power, "erf": _erf, "where": np.where, "abs": np.abs}
+
+_definitions: dict[str, tuple[tuple[str, ...], str]] = {}  # NAME -> (parameters, formula)
+
+
+def define(row: Primitive) -> None:
+    """Make the functions of `row` known to both languages."""
+    for name, parameters, formula in row.functions():
+        _definitions[name] = (parameters, formula)
+        NUMPY[name] = eval(f"lambda {', '.join(parameters)}: {formula}", NUMPY)
+    preamble.cache_clear()
+
+
+def define_function(name: str, parameters: tuple[str, ...], formula: str) -> None:
+    """Make a helper such as MY_OP(a, b) known to both languages; it may call the table's functions (ADD, MUL, ...)."""
+    _check_formula(name, formula, {*FUNCTIONS, "where", *_definitions, *parameters})
+    _definitions[name] = (parameters, formula)
+    NUMPY[name] = eval(f"lambda {', '.join(parameters)}: {formula}", NUMPY)
+    preamble.cache_clear()
+
+
+# -- OpenCL C ----------------------------------------------------------------------------------------------------------
+
+
+def constant(value: float, element: str) -> str:
+    """A number as a C literal of `element` type: 0.5f, 0.5, 2."""
+    if element not in ("float", "double"):
+        return str(int(value))
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    if math.isnan(value):
+        return "NAN"
+    return repr(float(value)) + ("f" if element == "float" else "")
+
+
+class _Renderer(ast.NodeVisitor):
+    """A formula as C text."""
+
+    OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=",
+                 ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}  # fmt: skip
+
+    def __init__(self, element: str) -> None:
+        self.element = element
+
+    def visit_Expression(self, node: ast.Expression) -> str:
+        return self.visit(node.body)  # type: ignore[no-any-return]
+
+    def visit_BinOp(self, node: ast.BinOp) -> str:
+        return f"({self.visit(node.left)} {self.OPERATORS[type(node.op)]} {self.visit(node.right)})"
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> str:
+        return f"(-{self.visit(node.operand)})"
+
+    def visit_Compare(self, node: ast.Compare) -> str:
+        return f"({self.visit(node.left)} {self.OPERATORS[type(node.ops[0])]} {self.visit(node.comparators[0])})"
+
+    def visit_Call(self, node: ast.Call) -> str:
+        name = node.func.id  # type: ignore[attr-defined]
+        prefix = "f_" if name in FUNCTIONS else ""
+        return f"{prefix}{name}({', '.join(self.visit(a) for a in node.args)})"
+
+    def visit_Name(self, node: ast.Name) -> str:
+        return node.id
+
+    def visit_Constant(self, node: ast.Constant) -> str:
+        return constant(node.value, self.element)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=None)
+def to_c(formula: str, element: str) -> str:
+    """A formula as a C expression over T, whose elements are of type `element`."""
+    text: str = _Renderer(element).visit(ast.parse(formula, mode="eval"))
+    return text
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@lru_cache(maxsize=None)
+def _math_blocks() -> dict[str, str]:
+    """The functions of math.cl by name: vector forms without builtins, for CPU devices."""
+    text = (resources.files("netcl.core.kernels") / "math.cl").read_text()
+    return {block.split("\n", 1)[0].strip(): block.split("\n", 1)[1] for block in text.split("// @")[1:]}
+
+
+def _math(name: str, element: str, plain: bool) -> str:
+    """The definition of `f_<name>`: a builtin, or on CPU devices and integers a function of our own."""
+    blocks = _math_blocks()
+    if element not in ("float", "double"):
+        return blocks.get(f"int_{name}", f"#define f_{name}(a) (a)\n")
+    if plain and element == "float" and name in blocks:
+        return blocks[name]
+    return f"#define f_{name} {FUNCTIONS[name]}\n"
+
+
+@lru_cache(maxsize=1024)
+def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool = False) -> str:
+    """The C functions named in `used` (all when None) and what they call, over T = `element` x `width`.
+
+    With `plain`, float maths is written without OpenCL builtins, which some CPU drivers leave as slow function calls.
+    """
+    order: dict[str, str] = {}
+
+    def require(words: Iterable[str]) -> None:
+        for word in words:
+            if word in order:
+                continue
+            if word.startswith("f_") and word[2:] in FUNCTIONS:
+                text = _math(word[2:], element, plain)
+                require(w for w in _WORD.findall(text) if w != word)
+                order[word] = text
+            elif word in _definitions:
+                parameters, formula = _definitions[word]
+                body = to_c(formula, element)
+                require(_WORD.findall(body))
+                arguments = ", ".join(f"T {p}" for p in parameters)
+                order[word] = f"static inline T {word}({arguments}) {{ return {_widen(body)}; }}\n"
+
+    require(sorted(_definitions if used is None else used))
+    vector = element if width == 1 else f"{element}{width}"
+    mask = {"float": "int", "double": "long"}.get(element, element.lstrip("u"))
+    mask = mask if width == 1 else f"{mask}{width}"
+    types = f"typedef {vector} T;\ntypedef {mask} M;\n#define AS_T as_{vector}\n#define AS_M as_{mask}\n"
+    return types + "#define where(c, t, f) ((c) ? (T)(t) : (T)(f))\n" + "".join(order.values())
+
+
+def _widen(body: str) -> str:
+    return body if _WORD.search(body) else f"(T)({body})"

@@ -1,0 +1,150 @@
+"""The table of elementwise primitives: one row of formulas per op.
+
+A row says what an op computes and how its gradients follow, in text that means the same in OpenCL C and in Python
+(`dialect.py`). Eager kernels, fused kernels, the NumPy path, gradients, and the list of tensors that backward keeps all
+come from the row. Inputs are `a b c`, `y` is the output, `g` the upstream gradient, further names are scalar attributes.
+
+Special values are part of a formula: relu is `where(a < 0, 0, a)`, so NaN stays NaN and -inf gives 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from netcl.core.kernels import dialect
+
+SAME, FLOAT, BOOL = "same", "float", "bool"  # kinds of result: promoted inputs; at least half; true or false
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """One row. `grads` holds a formula per input (None where there is no gradient); `result` is SAME, FLOAT or BOOL."""
+
+    name: str
+    value: str
+    grads: tuple[str | None, ...] = ()
+    attrs: tuple[str, ...] = ()
+    result: str = SAME
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs the value reads, in order."""
+        used = dialect.names(self.value)
+        return tuple(n for n in "abc" if n in used)
+
+    @cached_property
+    def saved(self) -> tuple[str, ...]:
+        """What backward needs of the forward pass, read off the gradient formulas: `y` and inputs."""
+        used = {n for formula in self.grads if formula for n in dialect.names(formula)}
+        return tuple(n for n in ("y", *self.inputs) if n in used)
+
+    def functions(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
+        """(NAME, parameters, formula) of the value, then of each gradient as NAME_D0, NAME_D1, ..."""
+        yield self.name.upper(), (*self.inputs, *self.attrs), self.value
+        for i, formula in enumerate(self.grads):
+            if formula:
+                yield f"{self.name.upper()}_D{i}", ("g", "y", *self.inputs, *self.attrs), formula
+
+
+P = Primitive
+_SIGMOID = "1 / (1 + exp(-a))"
+_CDF = "0.5 * (1 + erf(a * 0.7071067811865476))"  # of the standard normal distribution
+_TANH_GELU = "tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))"
+_SOFTPLUS = "where(a > 0, a, 0) + log1p(exp(-abs(a)))"
+
+ROWS = (
+    # arithmetic
+    P("add", "a + b", ("g", "g")),
+    P("sub", "a - b", ("g", "-g")),
+    P("mul", "a * b", ("g * b", "g * a")),
+    P("div", "a / b", ("g / b", "-g * y / b"), result=FLOAT),
+    P("neg", "-a", ("-g",)),
+    P("abs", "abs(a)", ("where(a > 0, g, where(a < 0, -g, 0 * g))",)),
+    P("sign", "where(a > 0, 1, where(a < 0, -1, a))", ("0 * g",)),
+    P("square", "a * a", ("2 * g * a",)),
+    P("reciprocal", "1 / a", ("-g * y * y",), result=FLOAT),
+    P("pow", "pow(a, b)", ("where(b == 0, 0, g * b * pow(a, b - 1))", "where(a == 0, 0, g * y * log(a))")),
+    P("remainder", "where(fmod(a, b) * b < 0, fmod(a, b) + b, fmod(a, b))", ("g", "-g * floor(a / b)")),
+    P("fmod", "fmod(a, b)", ("g", "-g * trunc(a / b)")),
+    P("maximum", "where(a > b, a, where(a == a, b, a))",
+      ("where(a > b, g, where(a == b, 0.5 * g, 0))", "where(b > a, g, where(a == b, 0.5 * g, 0))")),
+    P("minimum", "where(a < b, a, where(a == a, b, a))",
+      ("where(a < b, g, where(a == b, 0.5 * g, 0))", "where(b < a, g, where(a == b, 0.5 * g, 0))")),
+    P("clip", "where(a < lo, lo, where(a > hi, hi, a))", ("where(a < lo, 0, where(a > hi, 0, g))",), ("lo", "hi")),
+    P("where", "where(a != 0, b, c)", (None, "where(a != 0, g, 0)", "where(a != 0, 0, g)")),
+    # comparison and logic
+    P("lt", "where(a < b, 1, 0)", result=BOOL),
+    P("le", "where(a <= b, 1, 0)", result=BOOL),
+    P("gt", "where(a > b, 1, 0)", result=BOOL),
+    P("ge", "where(a >= b, 1, 0)", result=BOOL),
+    P("eq", "where(a == b, 1, 0)", result=BOOL),
+    P("ne", "where(a != b, 1, 0)", result=BOOL),
+    P("logical_and", "where(a != 0, where(b != 0, 1, 0), 0)", result=BOOL),
+    P("logical_or", "where(a != 0, 1, where(b != 0, 1, 0))", result=BOOL),
+    P("logical_not", "where(a == 0, 1, 0)", result=BOOL),
+    P("isnan", "where(a != a, 1, 0)", result=BOOL),
+    P("isfinite", "where(a - a == 0, 1, 0)", result=BOOL),
+    P("isinf", "where(a == a, where(a - a == 0, 0, 1), 0)", result=BOOL),
+    # exponentials, roots, trigonometry
+    P("exp", "exp(a)", ("g * y",), result=FLOAT),
+    P("expm1", "expm1(a)", ("g * (y + 1)",), result=FLOAT),
+    P("log", "log(a)", ("g / a",), result=FLOAT),
+    P("log2", "log(a) * 1.4426950408889634", ("g * 1.4426950408889634 / a",), result=FLOAT),
+    P("log10", "log(a) * 0.4342944819032518", ("g * 0.4342944819032518 / a",), result=FLOAT),
+    P("log1p", "log1p(a)", ("g / (1 + a)",), result=FLOAT),
+    P("sqrt", "sqrt(a)", ("0.5 * g / y",), result=FLOAT),
+    P("rsqrt", "1 / sqrt(a)", ("-0.5 * g * y * y * y",), result=FLOAT),
+    P("sin", "sin(a)", ("g * cos(a)",), result=FLOAT),
+    P("cos", "cos(a)", ("-g * sin(a)",), result=FLOAT),
+    P("tan", "tan(a)", ("g * (1 + y * y)",), result=FLOAT),
+    P("sinh", "sinh(a)", ("g * cosh(a)",), result=FLOAT),
+    P("cosh", "cosh(a)", ("g * sinh(a)",), result=FLOAT),
+    P("tanh", "tanh(a)", ("g * (1 - y * y)",), result=FLOAT),
+    P("atan", "atan(a)", ("g / (1 + a * a)",), result=FLOAT),
+    P("atan2", "atan2(a, b)", ("g * b / (a * a + b * b)", "-g * a / (a * a + b * b)"), result=FLOAT),
+    P("erf", "erf(a)", ("g * 1.1283791670955126 * exp(-a * a)",), result=FLOAT),
+    # rounding (round goes to the even neighbour)
+    P("floor", "floor(a)", ("0 * g",)),
+    P("ceil", "ceil(a)", ("0 * g",)),
+    P("round", "round(a)", ("0 * g",)),
+    P("trunc", "trunc(a)", ("0 * g",)),
+    # activations
+    P("relu", "where(a < 0, 0, a)", ("where(y > 0, g, 0 * y)",)),
+    P("leaky_relu", "where(a < 0, slope * a, a)", ("where(a < 0, slope * g, g)",), ("slope",)),
+    P("elu", "where(a > 0, a, alpha * expm1(a))", ("where(a > 0, g, g * alpha * exp(a))",), ("alpha",), FLOAT),
+    P("selu", "1.0507009873554805 * where(a > 0, a, 1.6732632423543772 * expm1(a))",
+      ("1.0507009873554805 * where(a > 0, g, g * 1.6732632423543772 * exp(a))",), result=FLOAT),
+    P("sigmoid", _SIGMOID, ("g * y * (1 - y)",), result=FLOAT),
+    P("log_sigmoid", f"-(where(a < 0, -a, 0) + log1p(exp(-abs(a))))", ("g / (1 + exp(a))",), result=FLOAT),
+    P("silu", "a / (1 + exp(-a))", (f"g * (1 + a * (1 - {_SIGMOID})) * ({_SIGMOID})",), result=FLOAT),
+    P("gelu", f"a * {_CDF}", (f"g * ({_CDF} + a * 0.3989422804014327 * exp(-0.5 * a * a))",), result=FLOAT),
+    P("gelu_tanh", f"0.5 * a * (1 + {_TANH_GELU})",
+      (f"g * (0.5 * (1 + {_TANH_GELU}) + 0.5 * a * (1 - {_TANH_GELU} * {_TANH_GELU})"
+       " * (0.7978845608028654 + 0.1070322243 * a * a))",), result=FLOAT),
+    P("softplus", _SOFTPLUS, (f"g * ({_SIGMOID})",), result=FLOAT),
+    P("mish", f"a * tanh({_SOFTPLUS})",
+      (f"g * (tanh({_SOFTPLUS}) + a * (1 - tanh({_SOFTPLUS}) * tanh({_SOFTPLUS})) * ({_SIGMOID}))",), result=FLOAT),
+    P("softsign", "a / (1 + abs(a))", ("g / ((1 + abs(a)) * (1 + abs(a)))",), result=FLOAT),
+    P("hard_sigmoid", "where(a < -3, 0, where(a > 3, 1, a * 0.16666666666666666 + 0.5))",
+      ("where(a < -3, 0, where(a > 3, 0, g * 0.16666666666666666))",), result=FLOAT),
+    P("hard_swish", "where(a < -3, 0, where(a > 3, a, a * (a + 3) * 0.16666666666666666))",
+      ("where(a < -3, 0, where(a > 3, g, g * (2 * a + 3) * 0.16666666666666666))",), result=FLOAT),
+    P("hard_tanh", "where(a < -1, -1, where(a > 1, 1, a))", ("where(a < -1, 0, where(a > 1, 0, g))",), result=FLOAT),
+)  # fmt: skip
+
+TABLE: dict[str, Primitive] = {row.name: row for row in ROWS}
+
+
+def add_row(row: Primitive) -> None:
+    """Add a user's row to the table, after the dialect check. Raises ValueError if it is not in the dialect."""
+    dialect.check(row)
+    TABLE[row.name] = row
+    dialect.define(row)
+
+
+for _row in ROWS:
+    dialect.define(_row)
+
+PRIMITIVE_PREAMBLE = dialect.preamble(None, "float", 1)

@@ -1,0 +1,192 @@
+"""Shapes, strides and offsets: the arithmetic behind zero-copy views. Strides and offsets count elements, not bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import index as as_index
+from typing import Any
+
+from netcl.core.errors import IndexOutOfRange, ShapeError
+
+Shape = tuple[int, ...]
+
+
+def size_of(shape: Shape) -> int:
+    """Number of elements of `shape`."""
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+@lru_cache(maxsize=4096)
+def contiguous_strides(shape: Shape) -> Shape:
+    """Row-major strides of `shape`."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=4096)
+def is_contiguous(shape: Shape, strides: Shape) -> bool:
+    """Whether the elements lie one after the other in row-major order (axes of length one do not matter)."""
+    step = 1
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 0:
+            return True
+        if n != 1:
+            if s != step:
+                return False
+            step *= n
+    return True
+
+
+def as_shape(where: str, shape: Any) -> Shape:
+    """`shape` as a tuple of ints: an int, or any sequence of them. Negative lengths are refused."""
+    try:
+        result = (as_index(shape),) if not isinstance(shape, Sequence) else tuple(as_index(n) for n in shape)
+    except TypeError:
+        raise ShapeError(f"{where}: expected a shape of integers, got {shape!r}.") from None
+    if any(n < 0 for n in result):
+        raise ShapeError(f"{where}: expected lengths of at least 0, got {result}.")
+    return result
+
+
+def as_axis(where: str, axis: Any, ndim: int) -> int:
+    """`axis` counted from the front. Raises ShapeError outside [-ndim, ndim)."""
+    axis = as_index(axis)
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{where}: expected an axis in [{-ndim}, {ndim}) for {ndim} axes, got {axis}.")
+    return axis % ndim
+
+
+def as_axes(where: str, axes: Any, ndim: int) -> tuple[int, ...]:
+    """`axes` (None for all, an int, or a sequence) as sorted axes from the front; repeats are refused."""
+    if axes is None:
+        return tuple(range(ndim))
+    given = axes if isinstance(axes, Sequence) else (axes,)
+    result = tuple(sorted(as_axis(where, a, ndim) for a in given))
+    if len(set(result)) != len(result):
+        raise ShapeError(f"{where}: expected each axis once, got {tuple(given)}.")
+    return result
+
+
+@lru_cache(maxsize=4096)
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The shape that `shapes` broadcast to by NumPy's rule. Raises ValueError where they do not."""
+    result: list[int] = []
+    for i in range(max(map(len, shapes), default=0)):
+        lengths = {s[-1 - i] for s in shapes if i < len(s)} - {1}
+        if len(lengths) > 1:
+            raise ValueError("shapes do not broadcast")
+        result.append(lengths.pop() if lengths else 1)
+    return tuple(reversed(result))
+
+
+def broadcast(where: str, *shapes: Shape) -> Shape:
+    """`broadcast_shapes` with the error in the house form."""
+    try:
+        return broadcast_shapes(*shapes)
+    except ValueError:
+        listed = " and ".join(str(s) for s in shapes)
+        raise ShapeError(
+            f"{where}: expected shapes that broadcast (equal or 1, counted from the last axis), got {listed}."
+        ) from None
+
+
+def expand_strides(shape: Shape, strides: Shape, to: Shape) -> Shape:
+    """Strides of `shape` seen as `to`: stride 0 along every axis that is repeated."""
+    lead = len(to) - len(shape)
+    return (0,) * lead + tuple(
+        0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, to[lead:], strict=True)
+    )
+
+
+def infer_shape(where: str, size: int, shape: Shape) -> Shape:
+    """`shape` with its single -1 replaced so that it holds `size` elements."""
+    unknown = [i for i, n in enumerate(shape) if n == -1]
+    known = size_of(tuple(n for n in shape if n != -1))
+    if len(unknown) > 1 or any(n < -1 for n in shape):
+        raise ShapeError(f"{where}: expected lengths of at least 0 and at most one -1, got {shape}.")
+    if unknown:
+        if known == 0 or size % known:
+            raise ShapeError(f"{where}: expected a shape for {size} elements, got {shape}.")
+        shape = tuple(size // known if n == -1 else n for n in shape)
+    elif known != size:
+        raise ShapeError(f"{where}: expected a shape for {size} elements, got {shape} with {known}.")
+    return shape
+
+
+@lru_cache(maxsize=4096)
+def reshape_strides(shape: Shape, strides: Shape, to: Shape) -> Shape | None:
+    """Strides that show the same elements as `to`, or None when that needs a copy."""
+    if is_contiguous(shape, strides):
+        return contiguous_strides(to)
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    result: list[int] = []
+    i = j = 0
+    while i < len(old) and j < len(to):
+        group, n, last = [old[i]], to[j], j + 1
+        m = old[i][0]
+        while m != n:  # grow the shorter side until both groups hold the same number of elements
+            if m < n:
+                i += 1
+                group.append(old[i])
+                m *= old[i][0]
+            else:
+                n *= to[last]
+                last += 1
+        if any(s != t * c for (_, s), (c, t) in zip(group, group[1:], strict=False)):
+            return None
+        step, steps = group[-1][1], []
+        for length in reversed(to[j:last]):
+            steps.append(step)
+            step *= length
+        result += reversed(steps)
+        i, j = i + 1, last
+    return tuple(result) + (1,) * (len(to) - len(result))
+
+
+def select(where: str, shape: Shape, strides: Shape, offset: int, key: Any) -> tuple[Shape, Shape, int]:
+    """Shape, strides and offset of basic indexing: integers, slices with any step, Ellipsis and None."""
+    keys = key if isinstance(key, tuple) else (key,)
+    used = sum(k is not None and k is not Ellipsis for k in keys)
+    if used > len(shape) or sum(k is Ellipsis for k in keys) > 1:
+        raise ShapeError(f"{where}: expected at most {len(shape)} indices and one '...' for shape {shape}, got {key!r}.")
+    new_shape: list[int] = []
+    new_strides: list[int] = []
+    axis = 0
+    for k in keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis):
+        if k is None:
+            new_shape.append(1)
+            new_strides.append(0)
+        elif k is Ellipsis:
+            rest = len(shape) - used
+            new_shape += shape[axis : axis + rest]
+            new_strides += strides[axis : axis + rest]
+            axis += rest
+        elif isinstance(k, slice):
+            start, stop, step = k.indices(shape[axis])
+            new_shape.append(len(range(start, stop, step)))
+            new_strides.append(strides[axis] * step)
+            offset += start * strides[axis] if new_shape[-1] else 0
+            axis += 1
+        else:
+            offset += _position(where, k, shape[axis], axis) * strides[axis]
+            axis += 1
+    return tuple(new_shape), tuple(new_strides), offset
+
+
+def _position(where: str, key: Any, length: int, axis: int) -> int:
+    try:
+        i = as_index(key)
+    except TypeError:
+        raise ShapeError(
+            f"{where}: expected integers, slices, None or '...', got {key!r}; use take, gather or masked_select for arrays."
+        ) from None
+    if not -length <= i < length:
+        raise IndexOutOfRange(f"{where}: expected an index in [{-length}, {length}) on axis {axis}, got {i}.")
+    return i % length

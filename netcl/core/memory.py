@@ -1,0 +1,232 @@
+"""Pools of device memory: released blocks are kept and given out again, and an out-of-memory error explains itself.
+
+The pools stand on `pyopencl.tools.MemoryPool`. A pool belongs to one queue, so a block may be reused as soon as its
+last owner is gone: the queue runs in order, and whatever still reads the block was sent before what writes it next.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+from pyopencl.tools import DeferredAllocator, ImmediateAllocator, MemoryPool
+
+from netcl.core import process
+from netcl.core.errors import OutOfMemoryError, ShapeError
+from netcl.core.queue import state_of
+
+GIB = 1 << 30
+Buffer = Any  # a pyopencl memory object, pooled or plain
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """Counts since the pool was made, and bytes now."""
+
+    requests: int
+    misses: int  # requests that had to ask the driver
+    active_bytes: int  # handed out
+    cached_bytes: int  # kept for reuse
+
+    @property
+    def hits(self) -> int:
+        """Requests served from kept blocks."""
+        return self.requests - self.misses
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of requests served from kept blocks, 0 before the first request."""
+        return self.hits / self.requests if self.requests else 0.0
+
+
+class BufferHandle:
+    """A block of `nbytes` from a pool. `release` gives it back; releasing twice is harmless."""
+
+    __slots__ = ("__weakref__", "array", "bucket_size", "buffer", "nbytes", "pool")
+
+    def __init__(self, buffer: Buffer, nbytes: int, bucket_size: int = 0, pool: Any = None, array: Any = None) -> None:
+        self.buffer, self.nbytes, self.bucket_size, self.pool = buffer, nbytes, bucket_size or nbytes, pool
+        self.array = array  # the mapped host bytes of a pinned block, else None
+
+    def release(self) -> None:
+        """Give the block back to its pool."""
+        if self.pool is not None:
+            self.pool.release(self)
+
+    def __repr__(self) -> str:
+        return f"BufferHandle({self.nbytes} bytes, {'released' if self.buffer is None else 'in use'})"
+
+
+class BufferPool:
+    """Device memory for one queue (or for a context, when only handles are wanted)."""
+
+    def __init__(self, queue: Any, max_cached_bytes: int | None = None) -> None:
+        """Args: queue: a pyopencl queue or context. max_cached_bytes: most idle bytes to keep (no limit when None)."""
+        process.check()
+        process.mark_started()
+        self.context = queue if isinstance(queue, cl.Context) else queue.context
+        self._queue = None if isinstance(queue, cl.Context) else queue
+        self.device = self.context.devices[0] if self._queue is None else queue.device
+        allocator = DeferredAllocator(self.context) if self._queue is None else ImmediateAllocator(queue)
+        self._pool = MemoryPool(allocator)
+        self._limit = self.device.max_mem_alloc_size
+        self._max_cached = max_cached_bytes
+        self._requests = self._freed = 0
+
+    def buffer(self, nbytes: int) -> Buffer:
+        """A block of at least `nbytes` (never none), returned to the pool when the object is dropped."""
+        self._requests += 1
+        try:
+            return self._pool.allocate(nbytes or 4)
+        except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as error:
+            return self._retry(nbytes, error)
+
+    def _retry(self, nbytes: int, error: Exception) -> Buffer:
+        """Free what is idle and try once more before giving up with figures."""
+        if nbytes <= self._limit:
+            self.free_held()
+            try:
+                return self._pool.allocate(nbytes)
+            except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as again:
+                error = again
+        raise self._exhausted(nbytes) from error
+
+    def _exhausted(self, nbytes: int) -> OutOfMemoryError:
+        stats, gib = self.stats, f"{nbytes:,} bytes"
+        fix = (
+            "split the tensor" if nbytes > self._limit else "use a smaller batch, or drop tensors you no longer need"
+        )
+        return OutOfMemoryError(
+            f"{self.device.name.strip()}: expected room for {gib}, got none: in use {stats.active_bytes:,}, "
+            f"cached {stats.cached_bytes:,}, largest single buffer {self._limit:,}, "
+            f"device total {self.device.global_mem_size:,}; {fix}."
+        )
+
+    def allocate(self, nbytes: int) -> BufferHandle:
+        """A handle on a block of at least `nbytes`. Raises ShapeError for negative sizes, OutOfMemoryError."""
+        if nbytes < 0:
+            raise ShapeError(f"BufferPool.allocate: expected at least 0 bytes, got {nbytes}.")
+        buffer = self.buffer(nbytes)
+        return BufferHandle(buffer, nbytes, buffer.size, self)
+
+    def release(self, handle: BufferHandle) -> None:
+        """Take the block of `handle` back; a second release does nothing."""
+        handle.buffer = None
+        self.trim()
+
+    def trim(self) -> None:
+        """Free the idle blocks when they hold more than `max_cached_bytes`."""
+        if self._max_cached is not None and self.stats.cached_bytes > self._max_cached:
+            self.free_held()
+
+    def free_held(self) -> None:
+        """Return every idle block to the driver, once the queue no longer needs them."""
+        if self._queue is not None:
+            self._queue.finish()
+        self._freed += self._pool.held_blocks
+        self._pool.free_held()
+
+    free_all = free_held
+
+    @property
+    def stats(self) -> PoolStats:
+        """Requests, hits and bytes."""
+        pool = self._pool
+        misses = pool.active_blocks + pool.held_blocks + self._freed
+        return PoolStats(self._requests, misses, pool.active_bytes, pool.managed_bytes - pool.active_bytes)
+
+
+class PersistentBufferPool(BufferPool):
+    """A BufferPool with a cap on what it keeps: `max_cached_bytes`, by default NETCL_MAX_CACHED_GB or 4 GiB."""
+
+    def __init__(self, context: Any, queue: Any = None, max_cached_bytes: int | None = None) -> None:
+        if max_cached_bytes is None:
+            max_cached_bytes = int(float(os.environ.get("NETCL_MAX_CACHED_GB", "4")) * GIB)
+        super().__init__(context if queue is None else queue, max_cached_bytes)
+
+
+class PinnedBufferPool:
+    """Page-locked host memory for copies: each handle's `array` is its mapped bytes, to use as one side of a copy.
+
+    While a block is mapped only that array is valid, never the buffer's own device copy.
+    """
+
+    def __init__(self, queue: Any) -> None:
+        process.check()
+        process.mark_started()
+        self.context = queue if isinstance(queue, cl.Context) else queue.context
+        self._queue = cl.CommandQueue(self.context) if isinstance(queue, cl.Context) else queue
+        self._free: dict[int, list[tuple[Any, Any]]] = {}
+        self._lock = threading.Lock()
+        self._requests = self._misses = self._active = self._total = 0
+
+    def allocate(self, nbytes: int) -> BufferHandle:
+        """A mapped block of at least `nbytes`, rounded up to a power of two."""
+        bucket = 1 << max(12, (max(nbytes, 1) - 1).bit_length())
+        with self._lock:
+            self._requests += 1
+            blocks = self._free.get(bucket)
+            buffer, array = blocks.pop() if blocks else (None, None)
+        if buffer is None:
+            self._misses += 1
+            self._total += bucket
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+            buffer = cl.Buffer(self.context, flags, bucket)
+            both = cl.map_flags.READ | cl.map_flags.WRITE
+            array, _ = cl.enqueue_map_buffer(self._queue, buffer, both, 0, (bucket,), np.uint8, is_blocking=True)
+        self._active += bucket
+        return BufferHandle(buffer, nbytes, bucket, self, array)
+
+    def release(self, handle: BufferHandle) -> None:
+        """Keep the block of `handle` for the next request; a second release does nothing."""
+        with self._lock:
+            if handle.buffer is not None:
+                self._free.setdefault(handle.bucket_size, []).append((handle.buffer, handle.array))
+                self._active -= handle.bucket_size
+                handle.buffer = handle.array = None
+
+    def free_held(self) -> None:
+        """Unmap and drop the blocks that are not in use."""
+        with self._lock:
+            blocks = [b for held in self._free.values() for b in held]
+            self._total -= sum(array.nbytes for _, array in blocks)
+            self._free.clear()
+
+    @property
+    def stats(self) -> PoolStats:
+        """Requests, hits and bytes."""
+        return PoolStats(self._requests, self._misses, self._active, self._total - self._active)
+
+
+def pool_of(queue: Any) -> BufferPool:
+    """The pool every tensor on `queue` comes from; its cap on idle memory is NETCL_MAX_CACHED_GB, if set."""
+    state = state_of(queue)
+    if state.pool is None:
+        with state.lock:
+            if state.pool is None:
+                cap = os.environ.get("NETCL_MAX_CACHED_GB")
+                state.pool = BufferPool(queue, None if cap is None else int(float(cap) * GIB))
+    return state.pool
+
+
+def pinned_pool_of(queue: Any) -> PinnedBufferPool:
+    """The page-locked staging blocks of `queue`."""
+    state = state_of(queue)
+    if state.pinned is None:
+        with state.lock:
+            if state.pinned is None:
+                state.pinned = PinnedBufferPool(queue)
+    return state.pinned
+
+
+get_pinned_pool = pinned_pool_of
+
+
+def empty_buffer(queue: Any, nbytes: int) -> Buffer:
+    """A block for `queue`: pooled device memory, or a byte array on the NumPy backend."""
+    pool = state_of(queue).pool
+    return (pool or pool_of(queue)).buffer(nbytes)

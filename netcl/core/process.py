@@ -1,0 +1,34 @@
+"""Fork safety: OpenCL started before a fork does not work in the child, so the child is told instead of hanging."""
+
+from __future__ import annotations
+
+import os
+
+from netcl.core.errors import DeviceError
+
+started = False  # whether OpenCL was used in this process
+forked = False  # whether this process is a fork of one that had started OpenCL
+
+
+def mark_started() -> None:
+    """Remember that this process uses OpenCL; a later fork is then unusable."""
+    global started
+    started = True
+
+
+def check() -> None:
+    """Raise DeviceError in a process forked after OpenCL had started."""
+    if forked:
+        raise DeviceError(
+            "OpenCL: expected a process of its own, got a fork of one that already uses OpenCL, where drivers hang; "
+            "start workers with multiprocessing's 'spawn' method, or keep them to NumPy."
+        )
+
+
+def _after_fork() -> None:
+    global forked
+    forked = forked or started
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

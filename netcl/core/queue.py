@@ -1,0 +1,59 @@
+"""Command queues: the NumPy stand-in, and what netcl remembers about each queue."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from netcl.core.memory import BufferPool, PinnedBufferPool
+
+
+class QueueState:
+    """What belongs to one queue: its memory pools, pending host copies, the index-error flag and the device profile."""
+
+    __slots__ = ("armed", "flag", "lock", "pending", "pinned", "plans", "pool", "profile", "sites")
+
+    def __init__(self) -> None:
+        self.pool: BufferPool | None = None
+        self.pinned: PinnedBufferPool | None = None
+        self.pending: deque[tuple[Any, Any]] = deque()  # (event, host memory that must outlive it)
+        self.flag: Any = None  # device buffer of four ints that index kernels report errors in
+        self.sites: list[str] = [""]  # sites[code] names the op that armed the flag with `code`
+        self.armed = False
+        self.plans: dict[Any, Any] = {}  # prepared launches by what is computed over which layouts
+        self.profile: Any = None
+        self.lock = threading.RLock()
+
+
+class CPUQueue:
+    """Stands in for a command queue on the NumPy backend; work on it is done when a call returns."""
+
+    __slots__ = ("netcl_state",)
+
+    def __init__(self) -> None:
+        self.netcl_state = QueueState()
+
+    def finish(self) -> None:
+        """Nothing to wait for."""
+
+    def flush(self) -> None:
+        """Nothing to send."""
+
+    def __repr__(self) -> str:
+        return "CPUQueue()"
+
+
+_creation = threading.Lock()
+
+
+def state_of(queue: Any) -> QueueState:
+    """The state of `queue`, made on first use; pyopencl queues carry it as an attribute, so it dies with them."""
+    try:
+        return queue.netcl_state  # type: ignore[no-any-return]
+    except AttributeError:
+        with _creation:
+            if not hasattr(queue, "netcl_state"):
+                queue.netcl_state = QueueState()
+            return queue.netcl_state  # type: ignore[no-any-return]

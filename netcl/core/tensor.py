@@ -1,0 +1,396 @@
+"""Tensor: memory on a device seen through shape, strides and offset. It knows nothing of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.backend import opencl
+from netcl.core.dtypes import BOOL, FLOAT64, UINT8, DType, as_dtype, on_device
+from netcl.core.errors import DeviceError, DTypeError, ShapeError
+from netcl.core.layout import Shape
+from netcl.core.memory import empty_buffer
+from netcl.core.queue import CPUQueue, state_of
+
+OPERATIONS: dict[str, Callable[..., Any]] = {}  # filled by netcl.ops: core itself compiles nothing
+
+
+def _operation(name: str, *, swap: bool = False) -> Callable[..., Any]:
+    """A method that calls the op of this name; unknown operand types are left to Python."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if swap:
+            other = args[0]
+            return OPERATIONS[name](other, self) if isinstance(other, OPERANDS) else NotImplemented
+        return OPERATIONS[name](self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _binary(name: str) -> Callable[..., Any]:
+    def method(self: Tensor, other: Any) -> Any:
+        return OPERATIONS[name](self, other) if isinstance(other, OPERANDS) else NotImplemented
+
+    method.__name__ = name
+    return method
+
+
+class Tensor:
+    """A view of device memory: `buffer` seen through `shape`, `strides` and `offset` (both in elements) as `dtype`.
+
+    Views (`reshape`, `transpose`, `expand`, basic indexing, ...) share memory and cost no copy. Work is sent to `queue`
+    and not waited for; `to_host`, `item` and printing are the only waits.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "dtype", "offset", "queue", "shape", "strides")
+    __array_priority__ = 100.0  # NumPy leaves `array + tensor` to us
+    __hash__ = object.__hash__
+
+    def __init__(self, buffer: Any, shape: Shape, strides: Shape, offset: int, dtype: DType, queue: Any) -> None:
+        self.buffer, self.shape, self.strides, self.offset = buffer, shape, strides, offset
+        self.dtype, self.queue = dtype, queue
+
+    # -- making tensors ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def empty(queue: Any, shape: Any, dtype: Any = "float32") -> Tensor:
+        """A tensor of `shape` with undefined values."""
+        shape = layout.as_shape("Tensor.empty", shape)
+        dtype = _storable(as_dtype(dtype), queue)
+        return _allocate(queue, shape, dtype)
+
+    @staticmethod
+    def from_host(
+        queue: Any,
+        data: Any,
+        dtype: Any = None,
+        backend: str | None = None,
+        async_copy: bool | None = None,
+        use_pinned: bool | None = None,
+    ) -> Tensor:
+        """A copy of `data` (anything NumPy can take) on `queue`; its dtype is kept unless `dtype` is given.
+
+        The transfer is not waited for, and later changes of `data` never show. Python floats become float32.
+        Args: backend: checked against the queue when given. async_copy=False waits for the transfer.
+            use_pinned: accepted for compatibility; staging memory is chosen by size and device.
+        """
+        _check_backend(queue, backend)
+        array = np.asarray(data)
+        if dtype is None and not isinstance(data, (np.ndarray, np.generic)) and array.dtype == FLOAT64:
+            dtype = "float32"
+        target = _storable(as_dtype(array.dtype if dtype is None else dtype), queue)
+        array = array.astype(target, copy=False)
+        tensor = _allocate(queue, array.shape, target)
+        if isinstance(queue, CPUQueue):
+            tensor.array[...] = array
+        else:
+            opencl.write(queue, tensor.buffer, array)
+            if async_copy is False:
+                opencl.finish(queue)
+        return tensor
+
+    @staticmethod
+    def from_shape(queue: Any, shape: Any, dtype: Any = "float32", fill: Any = 0) -> Tensor:
+        """A tensor of `shape` holding `fill` everywhere."""
+        return Tensor.full(queue, shape, fill, dtype)
+
+    @staticmethod
+    def zeros(queue: Any, shape: Any, dtype: Any = "float32") -> Tensor:
+        """A tensor of zeros."""
+        return Tensor.full(queue, shape, 0, dtype)
+
+    @staticmethod
+    def ones(queue: Any, shape: Any, dtype: Any = "float32") -> Tensor:
+        """A tensor of ones."""
+        return Tensor.full(queue, shape, 1, dtype)
+
+    @staticmethod
+    def full(queue: Any, shape: Any, value: Any, dtype: Any = "float32") -> Tensor:
+        """A tensor of `shape` holding `value` everywhere."""
+        tensor = Tensor.empty(queue, shape, dtype)
+        tensor.fill_(value)
+        return tensor
+
+    def fill_(self, value: Any) -> Tensor:
+        """Set every element to `value`, in place."""
+        if self.size == 0:
+            return self
+        if isinstance(self.queue, CPUQueue):
+            self.array[...] = value
+        elif self.is_contiguous:
+            pattern = self.dtype.type(value)
+            pattern = pattern.view(np.uint8) if self.dtype == BOOL else pattern
+            size = self.dtype.itemsize
+            opencl.fill_buffer(self.queue, self.buffer, pattern, self.size * size, self.offset * size)
+        else:
+            OPERATIONS["assign"](self, Tensor.full(self.queue, (1,), value, self.dtype).expand(self.shape))
+        return self
+
+    # -- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> str:
+        """"cl" for OpenCL, "cpu" for NumPy."""
+        return "cpu" if isinstance(self.queue, CPUQueue) else "cl"
+
+    @property
+    def context(self) -> Any:
+        """The OpenCL context, None on NumPy."""
+        return None if isinstance(self.queue, CPUQueue) else self.queue.context
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return layout.size_of(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the elements take when contiguous."""
+        return layout.size_of(self.shape) * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one after the other in row-major order."""
+        return layout.is_contiguous(self.shape, self.strides)
+
+    @property
+    def array(self) -> np.ndarray:
+        """On NumPy, the elements as an ndarray view (no copy)."""
+        size = self.dtype.itemsize
+        return np.ndarray(
+            self.shape, self.dtype, self.buffer, self.offset * size, tuple(s * size for s in self.strides)
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len: expected a tensor with at least one axis, got a scalar of shape ().")
+        return self.shape[0]
+
+    # -- to the host ---------------------------------------------------------------------------------------------
+
+    def to_host(self) -> np.ndarray:
+        """The elements as a new NumPy array. Waits for the queue; raises IndexOutOfRange for a bad index met before."""
+        if isinstance(self.queue, CPUQueue):
+            return self.array.copy()
+        source = self.contiguous()
+        out = np.empty(self.shape, UINT8 if self.dtype == BOOL else self.dtype)
+        opencl.read(self.queue, out, source.buffer, source.offset * self.dtype.itemsize)
+        return out.view(BOOL) if self.dtype == BOOL else out
+
+    numpy = to_host
+
+    def item(self) -> Any:
+        """The value of a tensor with one element, as a Python number. Waits for the queue."""
+        if self.size != 1:
+            raise ShapeError(f"item: expected a tensor with one element, got shape {self.shape}.")
+        return self.to_host().reshape(-1)[0].item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists. Waits for the queue."""
+        return self.to_host().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.to_host()
+        return array if dtype is None else array.astype(dtype)
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ShapeError(f"bool: expected a tensor with one element, got shape {self.shape}; use any() or all().")
+        return bool(self.item())
+
+    __float__ = lambda self: float(self.item())  # noqa: E731
+    __int__ = lambda self: int(self.item())  # noqa: E731
+
+    def __repr__(self) -> str:
+        values = np.array2string(self.to_host(), threshold=100, precision=4, separator=", ", prefix="Tensor(")
+        return f"Tensor({values}, shape={self.shape}, dtype={self.dtype}, device={_device_name(self.queue)!r})"
+
+    # -- views ---------------------------------------------------------------------------------------------------
+
+    def _view(self, shape: Shape, strides: Shape, offset: int | None = None) -> Tensor:
+        return Tensor(self.buffer, shape, strides, self.offset if offset is None else offset, self.dtype, self.queue)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The elements in row-major order as `shape` (one length may be -1); copies only when strides demand it."""
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
+        target = layout.infer_shape("reshape", self.size, tuple(int(n) for n in wanted))
+        strides = layout.reshape_strides(self.shape, self.strides, target)
+        if strides is None:
+            return self.contiguous()._view(target, layout.contiguous_strides(target), 0)
+        return self._view(target, strides)
+
+    def flatten(self) -> Tensor:
+        """The elements along one axis."""
+        return self.reshape(-1)
+
+    def permute(self, *axes: Any) -> Tensor:
+        """The axes in the given order, as NumPy's transpose(axes); without arguments they are reversed."""
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], (int, np.integer)) else axes
+        order = tuple(order) if order else tuple(reversed(range(self.ndim)))
+        order = tuple(layout.as_axis("permute", a, self.ndim) for a in order)
+        if sorted(order) != list(range(self.ndim)):
+            raise ShapeError(f"permute: expected each of {self.ndim} axes once, got {order}.")
+        return self._view(tuple(self.shape[a] for a in order), tuple(self.strides[a] for a in order))
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """Two axes exchanged when two are given for a tensor of any rank; else the same as `permute`."""
+        if len(axes) == 2 and self.ndim != 2:
+            order = list(range(self.ndim))
+            i, j = (layout.as_axis("transpose", a, self.ndim) for a in axes)
+            order[i], order[j] = order[j], order[i]
+            return self.permute(*order)
+        if len(axes) == 2:
+            i, j = (layout.as_axis("transpose", a, 2) for a in axes)
+            return self if i == j else self.permute(1, 0)
+        return self.permute(*axes)
+
+    @property
+    def T(self) -> Tensor:
+        """All axes reversed."""
+        return self.permute()
+
+    def expand(self, *shape: Any) -> Tensor:
+        """Axes of length one repeated to `shape` without a copy; -1 keeps a length."""
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
+        lead = len(wanted) - self.ndim
+        target = tuple(self.shape[i - lead] if n == -1 and i >= lead else int(n) for i, n in enumerate(wanted))
+        if lead < 0 or any(n not in (1, m) for n, m in zip(self.shape, target[max(lead, 0) :], strict=False)):
+            raise ShapeError(f"expand: expected a shape that {self.shape} broadcasts to, got {tuple(wanted)}.")
+        return self._view(target, layout.expand_strides(self.shape, self.strides, target))
+
+    def squeeze(self, axis: Any = None) -> Tensor:
+        """Without the axes of length one (all of them, or those named; a named axis must have length one)."""
+        if axis is None:
+            gone = tuple(i for i, n in enumerate(self.shape) if n == 1)
+        else:
+            gone = layout.as_axes("squeeze", axis, self.ndim)
+            if any(self.shape[a] != 1 for a in gone):
+                raise ShapeError(f"squeeze: expected axes of length 1, got axis {axis} of shape {self.shape}.")
+        kept = [i for i in range(self.ndim) if i not in gone]
+        return self._view(tuple(self.shape[i] for i in kept), tuple(self.strides[i] for i in kept))
+
+    def unsqueeze(self, axis: int) -> Tensor:
+        """With a new axis of length one before `axis`."""
+        axis = layout.as_axis("unsqueeze", axis, self.ndim + 1)
+        return self._view(
+            (*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:])
+        )
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return self._view(*layout.select("indexing", self.shape, self.strides, self.offset, key))
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    # -- copies --------------------------------------------------------------------------------------------------
+
+    def contiguous(self) -> Tensor:
+        """Itself when contiguous, else a contiguous copy."""
+        if layout.is_contiguous(self.shape, self.strides):
+            return self
+        return OPERATIONS["contiguous"](self)  # type: ignore[no-any-return]
+
+    def copy(self) -> Tensor:
+        """A contiguous copy with memory of its own."""
+        return OPERATIONS["copy"](self)  # type: ignore[no-any-return]
+
+    def astype(self, dtype: Any) -> Tensor:
+        """The values as `dtype`; itself when it already is. Floats go to integers by truncation, as in NumPy."""
+        target = as_dtype(dtype)
+        return self if target == self.dtype else OPERATIONS["cast"](self, target)
+
+    def to(self, target: Any) -> Tensor:
+        """On another queue (a queue or an object with `.queue`), or as another dtype."""
+        queue = getattr(target, "queue", target)
+        if isinstance(queue, CPUQueue) or hasattr(queue, "int_ptr"):
+            return self if queue is self.queue else Tensor.from_host(queue, self.to_host())
+        return self.astype(target)
+
+    to_queue = to
+
+    # -- operators (the ops behind them live in netcl.ops) ---------------------------------------------------------
+
+    __add__, __radd__ = _binary("add"), _operation("add", swap=True)
+    __sub__, __rsub__ = _binary("sub"), _operation("sub", swap=True)
+    __mul__, __rmul__ = _binary("mul"), _operation("mul", swap=True)
+    __truediv__, __rtruediv__ = _binary("div"), _operation("div", swap=True)
+    __pow__, __rpow__ = _binary("pow"), _operation("pow", swap=True)
+    __mod__, __rmod__ = _binary("remainder"), _operation("remainder", swap=True)
+    __matmul__ = _binary("matmul")
+    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
+    __eq__, __ne__ = _binary("eq"), _binary("ne")  # type: ignore[assignment]
+    __and__, __or__, __invert__ = _binary("logical_and"), _binary("logical_or"), _operation("logical_not")
+    __neg__, __abs__ = _operation("neg"), _operation("abs")
+    sum, mean, prod, max, min = (_operation(n) for n in ("sum", "mean", "prod", "max", "min"))
+    var, std, argmax, argmin = (_operation(n) for n in ("var", "std", "argmax", "argmin"))
+    any, all, cumsum, abs = (_operation(n) for n in ("any", "all", "cumsum", "abs"))
+    exp, log, sqrt = (_operation(n) for n in ("exp", "log", "sqrt"))
+
+
+OPERANDS = (Tensor, int, float, bool, np.number, np.bool_)
+
+
+def _allocate(queue: Any, shape: Shape, dtype: DType) -> Tensor:
+    """An uninitialised tensor; arguments are trusted."""
+    if isinstance(queue, CPUQueue):
+        buffer: Any = np.empty(layout.size_of(shape), dtype)
+    else:
+        buffer = empty_buffer(queue, layout.size_of(shape) * dtype.itemsize)
+    return Tensor(buffer, shape, layout.contiguous_strides(shape), 0, dtype, queue)
+
+
+allocate = _allocate  # the ops' own door: shape and dtype already checked
+
+
+def _storable(dtype: DType, queue: Any) -> DType:
+    """`dtype`, or what the device can hold in its place (see dtypes.on_device)."""
+    if dtype != FLOAT64 or isinstance(queue, CPUQueue):
+        return dtype
+    profile = state_of(queue).profile
+    if profile is not None:
+        return on_device(dtype, profile.has_fp64, profile.name)
+    device = queue.device
+    return on_device(dtype, bool(device.double_fp_config), device.name.strip())
+
+
+def _check_backend(queue: Any, backend: str | None) -> None:
+    actual = "cpu" if isinstance(queue, CPUQueue) else "cl"
+    if backend is not None and backend != actual:
+        raise DeviceError(
+            f"Tensor.from_host: expected a queue of the {backend!r} backend, got one of {actual!r}; "
+            f"ask manager.default(...) for the device you mean."
+        )
+
+
+def _device_name(queue: Any) -> str:
+    return "numpy" if isinstance(queue, CPUQueue) else queue.device.name.strip()
+
+
+def same_queue(where: str, *tensors: Tensor) -> Any:
+    """The queue all tensors are on. Raises DeviceError when they are on different ones, TypeError for non-tensors."""
+    queue = None
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            raise DTypeError(f"{where}: expected tensors, got {type(t).__name__}; make one with Tensor.from_host.")
+        if queue is None:
+            queue = t.queue
+        elif t.queue is not queue and t.queue != queue:
+            raise DeviceError(
+                f"{where}: expected operands on one queue, got {_device_name(queue)} and {_device_name(t.queue)} "
+                "(or two queues of one device); copy one with .to(queue)."
+            )
+    return queue
+
+
+def reshape(tensor: Tensor, shape: Any) -> Tensor:
+    """`tensor.reshape(shape)` as a function."""
+    return tensor.reshape(shape)

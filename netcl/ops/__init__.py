@@ -1,0 +1,9 @@
+"""Pure forward kernels: tensors in, new tensors out, no history."""
+
+from netcl.core.tensor import OPERATIONS
+from netcl.ops import elementwise
+
+OPERATIONS.update({name: getattr(elementwise, name) for name in (
+    "add", "sub", "mul", "div", "pow", "remainder", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or",
+    "logical_not", "neg", "abs", "exp", "log", "sqrt", "contiguous", "copy", "cast", "assign",
+)})  # fmt: skip

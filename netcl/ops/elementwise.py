@@ -1,0 +1,279 @@
+"""Elementwise ops: the rows of the primitive table applied to tensors and Python numbers, any rank, broadcast and dtype.
+
+Result dtypes follow NumPy's promotion with Python numbers weak; half is stored and float32 computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend import opencl
+from netcl.core.dtypes import BOOL, FLOAT64, INT32, DType, as_dtype, compute_dtype, is_float, on_device
+from netcl.core.errors import DTypeError
+from netcl.core.kernels import dialect
+from netcl.core.kernels.primitives import BOOL as TRUTH
+from netcl.core.kernels.primitives import FLOAT, TABLE, Primitive
+from netcl.core.profile import profile_of
+from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.ops.chain import Chain, run
+
+Scalar = int | float | bool | np.number | np.bool_
+Operand = Tensor | Scalar
+
+
+def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Scalar) -> Tensor:
+    """Apply the table's row `name` to tensors and numbers (at least one tensor), with the row's attributes as keywords.
+
+    Raises ShapeError for shapes that do not broadcast, DTypeError for wrong operands, DeviceError for mixed queues.
+    """
+    signature = tuple([x.dtype if isinstance(x, Tensor) else _kind(name, x) for x in operands])
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    chain, compute, dtype = resolve(name, signature)
+    if compute == FLOAT64:
+        compute, dtype = _without_fp64(tensors[0].queue, compute, dtype)
+    if len(tensors) == len(operands) and not attrs:
+        scalars: Sequence[Any] = ()
+    else:
+        scalars = [_number(x, compute) for x in operands if not isinstance(x, Tensor)]
+        scalars += [_number(attrs[a], compute) for a in TABLE[name].attrs]
+    if out is None:
+        return run(chain, compute, (dtype,), tensors, scalars)[0]
+    return run(chain, compute, (out.dtype,), tensors, scalars, (out,))[0]
+
+
+def _kind(name: str, x: Any) -> type:
+    """The class of number `x` is, which is all promotion looks at."""
+    if isinstance(x, (bool, np.bool_)):
+        return bool
+    if isinstance(x, (int, np.integer)):
+        return int
+    if isinstance(x, (float, np.floating)):
+        return float
+    raise DTypeError(f"{name}: expected tensors and numbers, got {type(x).__name__}; make a tensor with Tensor.from_host.")
+
+
+def _number(x: Any, compute: DType) -> Any:
+    return float(x) if is_float(compute) else int(x)
+
+
+def _without_fp64(queue: Any, compute: DType, dtype: DType) -> tuple[DType, DType]:
+    profile = profile_of(queue)
+    compute = on_device(compute, profile.has_fp64, profile.name)
+    return compute, dtype if dtype == BOOL else on_device(dtype, profile.has_fp64, profile.name)
+
+
+@lru_cache(maxsize=4096)
+def resolve(name: str, signature: tuple[Any, ...]) -> tuple[Chain, DType, DType]:
+    """The chain, compute dtype and result dtype of row `name` for operands of these dtypes (or number classes)."""
+    row = TABLE[name]
+    if len(signature) != len(row.inputs):
+        raise DTypeError(f"{name}: expected {len(row.inputs)} operands, got {len(signature)}.")
+    if not any(isinstance(s, np.dtype) for s in signature):
+        raise DTypeError(f"{name}: expected at least one tensor, got only numbers.")
+    promoted = result_type(row, signature)
+    dtype = BOOL if row.result == TRUTH else promoted
+    return _chain(row, tuple(isinstance(s, np.dtype) for s in signature)), compute_dtype(promoted), dtype
+
+
+def result_type(row: Primitive, signature: Sequence[Any]) -> DType:
+    """NumPy's promotion of the operands (for `where` of its last two), at least half for rows that return floats."""
+    weak = {bool: True, int: 0, float: 0.0}
+    operands = signature[1:] if row.name == "where" else signature
+    dtype = np.result_type(*[s if isinstance(s, np.dtype) else weak[s] for s in operands])
+    if row.result == FLOAT and not is_float(dtype):
+        dtype = FLOAT64 if row.name in ("div", "reciprocal") else np.result_type(dtype, np.float16)
+    return INT32 if dtype == np.int16 else as_dtype(dtype)
+
+
+@lru_cache(maxsize=1024)
+def _chain(row: Primitive, is_tensor: tuple[bool, ...]) -> Chain:
+    """One application of `row`, with v0 v1 ... for tensors and s0 s1 ... for numbers."""
+    inputs = [f"v{i}" for i, t in enumerate(is_tensor) if t]
+    numbers = [f"s{i}" for i, t in enumerate(is_tensor) if not t]
+    arguments = [f"{'v' if t else 's'}{i}" for i, t in enumerate(is_tensor)] + [f"s_{a}" for a in row.attrs]
+    scalars = (*numbers, *(f"s_{a}" for a in row.attrs))
+    return Chain(f"netcl_{row.name}", tuple(inputs), scalars, (("y", row.name.upper(), tuple(arguments)),), ("y",))
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def gradients(
+    name: str, g: Tensor, y: Tensor | None, operands: Sequence[Any], needs: Sequence[bool], **attrs: Scalar
+) -> list[Tensor | None]:
+    """The gradients of row `name` for the operands that need one, in one launch and in the broadcast shape.
+
+    `operands` holds tensors or numbers; those that no formula reads may be None.
+    """
+    row = TABLE[name]
+    wanted = tuple(i for i, need in enumerate(needs) if need and i < len(row.grads) and row.grads[i])
+    result: list[Tensor | None] = [None] * len(operands)
+    for i in wanted:
+        if row.grads[i] == "g":
+            result[i] = g  # nothing to compute
+    wanted = tuple(i for i in wanted if result[i] is None)
+    if not wanted:
+        return result
+    values = dict(zip(("g", "y", *row.inputs), (g, y, *operands), strict=False))
+    kinds = tuple((n, isinstance(v, Tensor)) for n, v in values.items() if v is not None)
+    chain = _gradient_chain(row, wanted, kinds)
+    tensors = [values[n] for n in chain.inputs]
+    floats = [t.dtype for t in tensors if is_float(t.dtype)]
+    compute = compute_dtype(np.result_type(*floats))
+    scalars = [_number(values[s], compute) if s in values else _number(attrs[s], compute) for s in chain.scalars]
+    found = run(chain, compute, (g.dtype,) * len(wanted), tensors, scalars)
+    for i, dx in zip(wanted, found, strict=True):
+        result[i] = dx
+    return result
+
+
+@lru_cache(maxsize=1024)
+def _gradient_chain(row: Primitive, wanted: tuple[int, ...], kinds: tuple[tuple[str, bool], ...]) -> Chain:
+    """The gradient formulas `wanted`, reading only the names they use."""
+    known = dict(kinds)
+    functions = {f: (params, formula) for f, params, formula in row.functions()}
+    lines, used = [], set()
+    for i in wanted:
+        function = f"{row.name.upper()}_D{i}"
+        params, formula = functions[function]
+        reads = dialect.names(formula)
+        used |= reads
+        lines.append((f"d{i}", function, tuple(p if p in reads else "0" for p in params)))
+    order = [n for n in ("g", "y", *row.inputs, *row.attrs) if n in used or n == "g"]
+    inputs = tuple(n for n in order if known.get(n))
+    scalars = tuple(n for n in order if not known.get(n))
+    return Chain(f"netcl_{row.name}_grad", inputs, scalars, tuple(lines), tuple(f"d{i}" for i in wanted))
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+_COPY = Chain("netcl_copy", ("v0",), (), (), ("v0",))
+
+
+def cast(x: Tensor, dtype: Any) -> Tensor:
+    """`x` as `dtype`: truncation from floats to integers, `x != 0` to bool."""
+    target = as_dtype(dtype)
+    if target == x.dtype:
+        return x
+    if target == BOOL:
+        return apply("ne", x, 0)
+    target = _without_fp64(x.queue, target, target)[1] if target == FLOAT64 else target
+    return run(_COPY, compute_dtype(x.dtype), (target,), (x,))[0]
+
+
+def copy(x: Tensor) -> Tensor:
+    """A contiguous copy of `x`."""
+    if x.backend == "cl" and x.is_contiguous:
+        out = allocate(x.queue, x.shape, x.dtype)
+        size = x.dtype.itemsize
+        opencl.copy_buffer(x.queue, out.buffer, x.buffer, x.nbytes, 0, x.offset * size)
+        return out
+    return run(_COPY, compute_dtype(x.dtype), (x.dtype,), (x,))[0]
+
+
+def contiguous(x: Tensor) -> Tensor:
+    """`x` itself when contiguous, else a copy that is."""
+    return x if x.is_contiguous else copy(x)
+
+
+def assign(target: Tensor, source: Tensor) -> Tensor:
+    """Write `source`, broadcast and cast, into `target` in place (any strides); they must not overlap."""
+    same_queue("assign", target, source)
+    run(_COPY, compute_dtype(source.dtype), (target.dtype,), (source.expand(target.shape),), (), (target,))
+    return target
+
+
+# -- the ops, one function per row -------------------------------------------------------------------------------------
+
+
+def _unary(name: str) -> Any:
+    def op(a: Tensor) -> Tensor:
+        return apply(name, a)
+
+    return _document(op, name)
+
+
+def _binary(name: str) -> Any:
+    def op(a: Operand, b: Operand) -> Tensor:
+        return apply(name, a, b)
+
+    return _document(op, name)
+
+
+def _document(op: Any, name: str) -> Any:
+    row = TABLE[name]
+    op.__name__ = op.__qualname__ = name
+    slope = "; ".join(f"d/d{n} = {f}" for n, f in zip(row.inputs, row.grads, strict=False) if f)
+    op.__doc__ = f"{name}: y = {row.value}, elementwise." + (f" Gradient: {slope}." if slope else "")
+    return op
+
+
+add, sub, mul, div = (_binary(n) for n in ("add", "sub", "mul", "div"))
+remainder, fmod, maximum, minimum, atan2 = (_binary(n) for n in ("remainder", "fmod", "maximum", "minimum", "atan2"))
+lt, le, gt, ge, eq, ne = (_binary(n) for n in ("lt", "le", "gt", "ge", "eq", "ne"))
+logical_and, logical_or = _binary("logical_and"), _binary("logical_or")
+logical_not, isnan, isfinite, isinf = (_unary(n) for n in ("logical_not", "isnan", "isfinite", "isinf"))
+neg, abs, sign, square, reciprocal = (_unary(n) for n in ("neg", "abs", "sign", "square", "reciprocal"))
+exp, expm1, log, log1p, log2, log10 = (_unary(n) for n in ("exp", "expm1", "log", "log1p", "log2", "log10"))
+sqrt, rsqrt, erf, sin, cos, tan = (_unary(n) for n in ("sqrt", "rsqrt", "erf", "sin", "cos", "tan"))
+sinh, cosh, tanh, atan = (_unary(n) for n in ("sinh", "cosh", "tanh", "atan"))
+relu, sigmoid, log_sigmoid, silu, mish = (_unary(n) for n in ("relu", "sigmoid", "log_sigmoid", "silu", "mish"))
+selu, softplus, softsign = (_unary(n) for n in ("selu", "softplus", "softsign"))
+hard_sigmoid, hard_swish, hard_tanh = (_unary(n) for n in ("hard_sigmoid", "hard_swish", "hard_tanh"))
+swish = silu
+
+
+def _rounding(name: str) -> Any:
+    def op(a: Tensor) -> Tensor:
+        return apply(name, a) if is_float(a.dtype) else a
+
+    return _document(op, name)
+
+
+floor, ceil, round, trunc = (_rounding(n) for n in ("floor", "ceil", "round", "trunc"))
+
+
+def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
+    """`a` where `condition` is true (not zero), else `b`; all three broadcast."""
+    return apply("where", condition, a, b)
+
+
+def pow(a: Operand, b: Operand) -> Tensor:
+    """a ** b. Small whole exponents given as numbers become products."""
+    if isinstance(a, Tensor) and not isinstance(b, Tensor):
+        if b == 2:
+            return apply("square", a)
+        if isinstance(b, (int, np.integer)) and b < 0 and not is_float(a.dtype):
+            raise DTypeError(f"pow: expected a float tensor for the negative exponent {b}, got {a.dtype}; use astype first.")
+    return apply("pow", a, b)
+
+
+def clip(a: Tensor, lo: Scalar | None = None, hi: Scalar | None = None) -> Tensor:
+    """`a` limited to [lo, hi]; None leaves a side open. NaN stays NaN."""
+    if is_float(a.dtype):
+        bounds: tuple[Any, Any] = (-np.inf, np.inf)
+    else:
+        limits = np.iinfo(np.uint8 if a.dtype == BOOL else a.dtype)
+        bounds = (limits.min, limits.max)
+    return apply("clip", a, lo=bounds[0] if lo is None else lo, hi=bounds[1] if hi is None else hi)
+
+
+def leaky_relu(a: Tensor, slope: float = 0.01) -> Tensor:
+    """a where a >= 0, else slope * a."""
+    return apply("leaky_relu", a, slope=slope)
+
+
+def elu(a: Tensor, alpha: float = 1.0) -> Tensor:
+    """a where a > 0, else alpha * (exp(a) - 1)."""
+    return apply("elu", a, alpha=alpha)
+
+
+def gelu(a: Tensor, approximate: str = "none") -> Tensor:
+    """a * Phi(a) with the normal distribution's Phi: exact ("none") or by tanh ("tanh"). arXiv:1606.08415."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: expected approximate 'none' or 'tanh', got {approximate!r}.")
+    return apply("gelu" if approximate == "none" else "gelu_tanh", a)
