@@ -71,8 +71,8 @@ def decode(key: str, entry: bytes) -> bytes | None:
 class ProgramCache:
     """Programs by source, options and device: in memory, then on disk, then built.
 
-    `cache_dir` None means NETCL_CACHE_DIR, else the user's cache folder; it is looked up at the first program. `limit` is
-    in bytes; when it is passed the entries used longest ago are removed.
+    `cache_dir` None means NETCL_CACHE_DIR, else the user's cache folder, looked up when needed. `limit` is in bytes; above
+    it the entries used longest ago are removed.
     """
 
     def __init__(self, cache_dir: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:

@@ -1,0 +1,1 @@
+"""The `netcl` command. Stands on every other package; nothing imports it."""

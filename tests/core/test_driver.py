@@ -1,0 +1,135 @@
+"""The Intel CPU runtime becomes visible without hiding other drivers; importing netcl needs neither driver nor home."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from netcl.core import driver
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def intel(tmp_path, monkeypatch):
+    """A machine with the runtime's wheel installed and one system driver; pyopencl is not loaded yet."""
+    library = tmp_path / "lib" / "libintelocl.so"
+    library.parent.mkdir()
+    library.touch()
+    (library.parent / "libimf.so").touch()
+    vendors = tmp_path / "vendors"
+    vendors.mkdir()
+    (vendors / "nvidia.icd").write_text("libnvidia-opencl.so.1\n")
+    (vendors / "gone.icd").write_text("/nowhere/libgone.so\n")
+    entry = SimpleNamespace(name="libintelocl.so", locate=lambda: library)
+    monkeypatch.setattr(driver.importlib.metadata, "files", lambda name: [entry])
+    monkeypatch.setattr(driver, "system_drivers", lambda f=driver.system_drivers: f((str(vendors),)))
+    monkeypatch.setattr(driver.sys, "platform", "linux")
+    monkeypatch.delitem(sys.modules, "pyopencl", raising=False)
+    monkeypatch.setenv("NETCL_CACHE_DIR", str(tmp_path / "cache"))
+    for name in driver.CHOSEN_BY_USER:
+        monkeypatch.setenv(name, "")  # so that what register() sets is undone
+    return SimpleNamespace(library=library, vendors=vendors, cache=tmp_path / "cache")
+
+
+def test_the_runtime_is_added_to_the_systems_drivers(intel):
+    assert driver.register() == intel.library
+    folder = Path(os.environ["OCL_ICD_VENDORS"])
+    assert folder.parent == intel.cache / "drivers"
+    texts = {path.name: path.read_text().strip() for path in folder.iterdir()}
+    assert texts == {"nvidia.icd": "libnvidia-opencl.so.1", "zz-intel-cpu.icd": str(intel.library)}
+    assert not [path for path in folder.parent.iterdir() if path.name.startswith(".draft")]
+
+
+def test_the_folder_is_shared_by_processes_and_follows_the_drivers(intel, monkeypatch):
+    driver.register()
+    first = os.environ["OCL_ICD_VENDORS"]
+    monkeypatch.setenv("OCL_ICD_VENDORS", "")
+    driver.register()
+    assert os.environ["OCL_ICD_VENDORS"] == first
+    (intel.vendors / "amd.icd").write_text("libamdocl64.so")
+    monkeypatch.setenv("OCL_ICD_VENDORS", "")
+    driver.register()
+    assert os.environ["OCL_ICD_VENDORS"] != first
+
+
+@pytest.mark.parametrize("name", driver.CHOSEN_BY_USER)
+def test_the_users_choice_is_left_alone(intel, monkeypatch, name):
+    monkeypatch.setenv(name, "/my/vendors")
+    assert driver.register() is None
+    assert os.environ[name] == "/my/vendors"
+
+
+def test_nothing_to_do(intel, monkeypatch):
+    (intel.vendors / "intel.icd").write_text(str(intel.library))
+    assert driver.register() is None  # the system lists it already
+    monkeypatch.setattr(driver.sys, "platform", "win32")
+    assert driver.register() is None
+    monkeypatch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        driver.register()
+
+
+def test_too_late_is_a_warning(intel, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyopencl", SimpleNamespace())
+    with pytest.warns(UserWarning, match="import netcl first"):
+        assert driver.register() is None
+    assert os.environ["OCL_ICD_VENDORS"] == ""
+
+
+def test_half_an_installation_is_a_warning(intel):
+    (intel.library.parent / "libimf.so").unlink()
+    with pytest.warns(UserWarning, match="pip install intel-opencl-rt intel-cmplr-lib-rt"):
+        assert driver.register() is None
+
+
+def test_an_unwritable_cache_means_a_temporary_folder(intel, monkeypatch):
+    intel.cache.touch()  # a file where the folder should be
+    removed = []
+    monkeypatch.setattr(driver.atexit, "register", lambda *args, **kwargs: removed.append(args[1]))
+    assert driver.register() == intel.library
+    assert [Path(os.environ["OCL_ICD_VENDORS"])] == removed
+    driver.shutil.rmtree(removed[0])
+
+
+def python(code, **env):
+    """Run `code` in a process of its own; its output."""
+    env = {**os.environ, "PYTHONPATH": str(REPO), **env}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+
+
+def test_import_without_pyopencl():
+    """DEV-01: no pyopencl at all; the NumPy backend is there and says why."""
+    code = (
+        "import sys; sys.modules['pyopencl'] = None\n"
+        "import netcl; from netcl.core.device import manager\n"
+        "h = manager.default('auto'); print(h.backend, manager.devices, manager.reason)"
+    )
+    out = python(code)
+    assert out.startswith("cpu () NumPy, because pyopencl could not be imported")
+
+
+def test_import_with_an_unwritable_home():
+    code = "import netcl; from netcl.core.device import manager; print(manager.default('cpu').backend)"
+    assert python(code, HOME="/proc/nowhere", NETCL_CACHE_DIR="", XDG_CACHE_HOME="").strip() == "cpu"
+
+
+def test_import_is_quick():
+    code = "import time; t = time.process_time(); import netcl; print(time.process_time() - t)"
+    assert min(float(python(code)) for _ in range(3)) < 0.5
+
+
+def test_signal_handlers_are_left_alone():
+    code = (
+        "import signal; before = [signal.getsignal(s) for s in signal.valid_signals()]\n"
+        "import netcl; from netcl.core.device import manager; manager.default('cpu')\n"
+        "print(before == [signal.getsignal(s) for s in signal.valid_signals()])"
+    )
+    assert python(code).strip() == "True"
