@@ -6,18 +6,21 @@ last owner is gone: the queue runs in order, and whatever still reads the block 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
-from pyopencl.tools import DeferredAllocator, ImmediateAllocator, MemoryPool
 
 from netcl.core import process
 from netcl.core.errors import OutOfMemoryError, ShapeError
 from netcl.core.queue import state_of
+
+with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
+    import pyopencl as cl
+    from pyopencl.tools import DeferredAllocator, ImmediateAllocator, MemoryPool
 
 GIB = 1 << 30
 Buffer = Any  # a pyopencl memory object, pooled or plain

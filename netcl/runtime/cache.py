@@ -71,7 +71,7 @@ def decode(key: str, entry: bytes) -> bytes | None:
 class ProgramCache:
     """Programs by source, options and device: in memory, then on disk, then built.
 
-    `cache_dir` None means NETCL_CACHE_DIR, else the user's cache folder, looked up when needed. `limit` is in bytes; above
+    `cache_dir` None means NETCL_CACHE_DIR, else the user's cache folder, looked up late. `limit` is in bytes; above
     it the entries used longest ago are removed.
     """
 

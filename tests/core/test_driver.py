@@ -110,10 +110,11 @@ def test_import_without_pyopencl():
     code = (
         "import sys; sys.modules['pyopencl'] = None\n"
         "import netcl; from netcl.core.device import manager\n"
-        "h = manager.default('auto'); print(h.backend, manager.devices, manager.reason)"
+        "h = manager.default('auto'); x = netcl.Tensor.from_host(h.queue, [1.0, 2.0]) * 2 + 1\n"
+        "print(h.backend, x.to_host().tolist(), manager.devices, manager.reason)"
     )
     out = python(code)
-    assert out.startswith("cpu () NumPy, because pyopencl could not be imported")
+    assert out.startswith("cpu [3.0, 5.0] () NumPy, because pyopencl could not be imported")
 
 
 def test_import_with_an_unwritable_home():

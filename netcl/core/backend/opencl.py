@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 
 from netcl.core import process
 from netcl.core.dtypes import DType
 from netcl.core.errors import DeviceError, IndexOutOfRange, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
 from netcl.core.queue import QueueState, state_of
+
+with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
+    import pyopencl as cl
 
 hooks: list[Callable[..., None]] = []  # called as hook(kernel, queue, global_size, local_size, args, event)
 copy_hooks: list[Callable[..., None]] = []  # called as hook(kind, queue, destination, source, nbytes, details, event)
