@@ -1,0 +1,185 @@
+"""Node: a tensor in the graph that the tape follows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netcl.core.dtypes import DType, is_float
+from netcl.core.errors import DTypeError, GradientError
+from netcl.core.layout import Shape
+from netcl.core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from netcl.autograd.tape import Tape
+
+_keys = itertools.count()
+OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by functional.py
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: Node, *args: Any, **kwargs: Any) -> Any:
+        return OPERATORS[name](self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _reversed(name: str) -> Callable[..., Any]:
+    def method(self: Node, other: Any) -> Any:
+        return OPERATORS[name](other, self)
+
+    return method
+
+
+class Node:
+    """A value and its place in the graph. `.grad` holds the gradient of leaves after `tape.backward`."""
+
+    __slots__ = ("__weakref__", "grad", "key", "name", "op_name", "requires_grad", "tape", "value")
+    __array_priority__ = 200.0
+    __hash__ = object.__hash__
+
+    def __init__(self, value: Tensor, requires_grad: bool = False, op_name: str = "", tape: Tape | None = None) -> None:
+        self.value, self.requires_grad, self.op_name, self.tape = value, requires_grad, op_name, tape
+        self.grad: Tensor | None = None
+        self.key = next(_keys)
+        self.name: str | None = None
+
+    # -- the value's facts -----------------------------------------------------------------------------------------
+    @property
+    def shape(self) -> Shape:
+        """Shape of the value."""
+        return self.value.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the value."""
+        return self.value.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.value.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.value.size
+
+    @property
+    def queue(self) -> Any:
+        """Queue of the value."""
+        return self.value.queue
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded op made this node."""
+        return self.tape is None
+
+    @property
+    def T(self) -> Node:
+        """All axes reversed."""
+        return OPERATORS["permute"](self)  # type: ignore[no-any-return]
+
+    def to_host(self) -> np.ndarray:
+        """The value as a NumPy array (waits)."""
+        return self.value.to_host()
+
+    numpy = to_host
+
+    def item(self) -> Any:
+        """The value of a one-element node as a Python number (waits)."""
+        return self.value.item()
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __repr__(self) -> str:
+        origin = f", op={self.op_name}" if self.op_name else ", requires_grad=True" if self.requires_grad else ""
+        return f"Node({self.value!r}{origin})"
+
+    # -- graph -----------------------------------------------------------------------------------------------------
+    def detach(self) -> Node:
+        """The same value outside the graph."""
+        return Node(self.value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Node:
+        """Ask for (or refuse) a gradient, in place. Only leaves of floating type can be asked."""
+        if requires_grad:
+            _differentiable(self.value)
+        if not self.is_leaf:
+            raise GradientError(f"requires_grad_: expected a leaf, got the result of {self.op_name!r}; use detach().")
+        self.requires_grad = requires_grad
+        return self
+
+    def retain_grad(self) -> Node:
+        """Keep this intermediate node's gradient in `.grad` too."""
+        if self.tape is not None:
+            self.tape.retained[self.key] = self
+        return self
+
+    def backward(self, grad: Tensor | None = None, retain_graph: bool = False) -> None:
+        """`tape.backward(self)` on the tape that recorded this node."""
+        if self.tape is None:
+            raise GradientError("backward: expected a node recorded on a tape, got a leaf; compute it inside `with Tape():`.")
+        self.tape.backward(self, grad, retain_graph)
+
+    # -- operators -------------------------------------------------------------------------------------------------
+    __add__, __radd__ = _method("add"), _reversed("add")
+    __sub__, __rsub__ = _method("sub"), _reversed("sub")
+    __mul__, __rmul__ = _method("mul"), _reversed("mul")
+    __truediv__, __rtruediv__ = _method("div"), _reversed("div")
+    __pow__, __rpow__ = _method("pow"), _reversed("pow")
+    __mod__, __rmod__ = _method("remainder"), _reversed("remainder")
+    __matmul__, __rmatmul__ = _method("matmul"), _reversed("matmul")
+    __lt__, __le__, __gt__, __ge__ = _method("lt"), _method("le"), _method("gt"), _method("ge")
+    __eq__, __ne__ = _method("eq"), _method("ne")  # type: ignore[assignment]
+    __neg__, __abs__ = _method("neg"), _method("abs")
+    __getitem__ = _method("getitem")
+    sum, mean, prod, max, min = (_method(n) for n in ("sum", "mean", "prod", "max", "min"))
+    var, std, argmax, argmin = (_method(n) for n in ("var", "std", "argmax", "argmin"))
+    exp, log, sqrt, abs, tanh = (_method(n) for n in ("exp", "log", "sqrt", "abs", "tanh"))
+    sigmoid, relu, softmax, square = (_method(n) for n in ("sigmoid", "relu", "softmax", "square"))
+    reshape, permute, transpose, expand = (_method(n) for n in ("reshape", "permute", "transpose", "expand"))
+    squeeze, unsqueeze, flatten = (_method(n) for n in ("squeeze", "unsqueeze", "flatten"))
+    matmul, clip, astype = (_method(n) for n in ("matmul", "clip", "astype"))
+
+
+class Parameter(Node):
+    """A leaf that an optimizer updates. `value` may be replaced or written in place; the node stays the same object."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Tensor | Node, name: str | None = None, requires_grad: bool = True) -> None:
+        super().__init__(value.value if isinstance(value, Node) else value)
+        if requires_grad:
+            _differentiable(self.value)
+        self.requires_grad, self.name = requires_grad, name
+
+    def __repr__(self) -> str:
+        return f"Parameter({self.value!r})"
+
+
+def _differentiable(value: Tensor) -> None:
+    if not is_float(value.dtype):
+        raise DTypeError(f"requires_grad: expected a float16, float32 or float64 tensor, got {value.dtype}.")
+
+
+def tensor(x: Tensor | Node, requires_grad: bool = False) -> Node:
+    """Wrap a Tensor as a node. With `requires_grad` its gradient is kept in `.grad` after backward."""
+    if isinstance(x, Node):
+        return x
+    if not isinstance(x, Tensor):
+        raise DTypeError(f"ag.tensor: expected a Tensor, got {type(x).__name__}; make one with Tensor.from_host(queue, data).")
+    if requires_grad:
+        _differentiable(x)
+    return Node(x, requires_grad)

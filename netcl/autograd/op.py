@@ -1,0 +1,174 @@
+"""`apply_op`, the one door of every differentiable operation, and the table of operations behind it.
+
+Only this function knows tape, tracing and autocast. An op is a forward function on tensors and a backward function that
+returns one gradient (or None) per tensor input, itself written with tensor ops outside the tape.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from netcl.autograd.node import Node
+from netcl.autograd.state import state
+from netcl.autograd.tape import Edge, Record, call_site, check_finite
+from netcl.core.dtypes import DType, is_float
+from netcl.core.errors import GradientError
+from netcl.core.kernels.primitives import TABLE, Primitive, add_row
+from netcl.core.layout import Shape, size_of
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise
+
+
+class Spec(NamedTuple):
+    """What backward gets for a tensor that was not kept: its facts without its memory."""
+
+    shape: Shape
+    dtype: DType
+    queue: Any
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return size_of(self.shape)
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation. forward(*tensors, **attrs) -> tensor or tuple of tensors, with `aux` (result, anything backward needs).
+
+    backward(g, y, *xs, **attrs) -> a gradient or None per tensor input. If it names them, it also gets `needs` (which
+    inputs want a gradient) and `aux`. `saves` lists what stays alive until then: "y" and input positions; the rest
+    arrives as a Spec.
+    """
+
+    name: str
+    forward: Callable[..., Any]
+    backward: Callable[..., Any] | None = None
+    saves: tuple[str | int, ...] | None = None
+    aux: bool = False
+    extras: frozenset[str] = field(init=False, default=frozenset())
+
+    def __post_init__(self) -> None:
+        named = inspect.signature(self.backward).parameters if self.backward else {}
+        object.__setattr__(self, "extras", frozenset(n for n in ("needs", "aux") if n in named))
+
+
+OPS: dict[str, Op] = {}
+
+
+def register_op(
+    name: str,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    *,
+    saves: tuple[str | int, ...] | None = None,
+    aux: bool = False,
+) -> Op:
+    """Add an operation (see `Op`), to be used as `apply_op(name, ...)`. A name of the primitive table is refused."""
+    if name in TABLE:
+        raise GradientError(f"register_op: {name!r} is an elementwise primitive; choose another name.")
+    OPS[name] = Op(name, forward, backward, saves, aux)
+    return OPS[name]
+
+
+def register_row(row: Primitive) -> None:
+    """Add an elementwise op as a row of formulas; eager, fused and NumPy forms and the gradient follow from it."""
+    add_row(row)
+
+
+def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
+    """Run the op `name` on nodes, tensors and numbers, and record it if some input needs a gradient. Returns Node(s)."""
+    if state.tracer is not None:
+        return state.tracer.record(name, args, attrs)
+    if state.autocast is not None:
+        args = state.autocast(name, args)
+    if name in TABLE:
+        return _apply_primitive(TABLE[name], args, attrs)
+    op = OPS[name]
+    xs = [a.value if isinstance(a, Node) else a for a in args]
+    result = op.forward(*xs, **attrs)
+    aux = None
+    if op.aux:
+        result, aux = result
+    many = isinstance(result, tuple)
+    outputs = result if many else (result,)
+    nodes = _record(op, args, xs, outputs, many, aux, attrs) if _wanted(args) and op.backward else None
+    if nodes is None:
+        nodes = tuple(Node(y, op_name=name) for y in outputs)
+    if state.anomaly:
+        check_finite(name, outputs, call_site())
+    return nodes if many else nodes[0]
+
+
+def _wanted(args: Sequence[Any]) -> bool:
+    """Whether a result computed from `args` must be recorded."""
+    return state.tape is not None and state.enabled and any(isinstance(a, Node) and a.requires_grad for a in args)
+
+
+def edges_of(args: Sequence[Any]) -> tuple[Edge | None, ...]:
+    """For each argument where its gradient goes, None where it needs none."""
+    return tuple(
+        Edge(a.key, a.value.shape, a.value.dtype, a if a.tape is None else None)
+        if isinstance(a, Node) and a.requires_grad
+        else None
+        for a in args
+    )
+
+
+def _record(
+    op: Op, args: Sequence[Any], xs: Sequence[Any], outputs: Sequence[Tensor], many: bool, aux: Any, attrs: dict[str, Any]
+) -> tuple[Node, ...]:
+    tape = state.tape
+    assert tape is not None and op.backward is not None
+    edges = edges_of(args)
+    keep = op.saves
+    kept = [x if keep is None or i in keep or not isinstance(x, Tensor) else _spec(x) for i, x in enumerate(xs)]
+    y: Any = [o if keep is None or "y" in keep else _spec(o) for o in outputs]
+    y = tuple(y) if many else y[0]
+    extra: dict[str, Any] = {"needs": tuple(e is not None for e in edges), "aux": aux}
+    extra = {k: v for k, v in extra.items() if k in op.extras}
+    backward = op.backward
+
+    def pullback(g: Any) -> Sequence[Tensor | None]:
+        result = backward(g, y, *kept, **attrs, **extra)
+        return result if isinstance(result, (tuple, list)) else (result,)
+
+    nodes = tuple(Node(o, is_float(o.dtype), op.name, tape) for o in outputs)
+    tape.add(Record(op.name, tuple(n.key for n in nodes), edges, pullback, call_site() if state.anomaly else ""))
+    return nodes
+
+
+def _spec(x: Tensor) -> Spec:
+    return Spec(x.shape, x.dtype, x.queue)
+
+
+def _apply_primitive(row: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Node:
+    xs = [a.value if isinstance(a, Node) else a for a in args]
+    y = elementwise.apply(row.name, *xs, **attrs)
+    if _wanted(args) and row.grads and is_float(y.dtype):
+        tape = state.tape
+        assert tape is not None
+        edges = edges_of(args)
+        node = Node(y, True, row.name, tape)
+        saved = row.saved
+        kept = [x if not isinstance(x, Tensor) or n in saved else None for n, x in zip(row.inputs, xs, strict=True)]
+        kept_y = y if "y" in saved else None
+        needs = tuple(e is not None for e in edges)
+
+        def pullback(g: Tensor) -> Sequence[Tensor | None]:
+            return elementwise.gradients(row.name, g, kept_y, kept, needs, **attrs)
+
+        tape.add(Record(row.name, (node.key,), edges, pullback, call_site() if state.anomaly else ""))
+    else:
+        node = Node(y, op_name=row.name)
+    if state.anomaly:
+        check_finite(row.name, (y,), call_site())
+    return node

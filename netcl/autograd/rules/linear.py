@@ -1,0 +1,72 @@
+"""Gradients of products: matmul, linear, convolution, pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netcl.autograd.op import register_op
+from netcl.core.tensor import Tensor
+from netcl.ops import conv, elementwise, pool, reduction
+from netcl.ops.matmul import linear, matmul
+
+
+def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
+    a2 = a.unsqueeze(0) if a.ndim == 1 else a  # (M, K)
+    b2 = b.unsqueeze(1) if b.ndim == 1 else b  # (K, N)
+    g2 = g if a.ndim > 1 else g.unsqueeze(-1 if b.ndim == 1 else -2)
+    g2 = g2.unsqueeze(-1) if b.ndim == 1 and a.ndim > 1 else g2
+    if a.ndim == 1 and b.ndim == 1:
+        g2 = g.reshape(1, 1)
+    da = db = None
+    if needs[0]:
+        da = matmul(g2, b2.transpose(-1, -2))
+        da = da.reshape(*da.shape[:-2], a.shape[0]) if a.ndim == 1 else da
+    if needs[1]:
+        if b2.ndim == 2 and a2.ndim > 2:  # one weight for a whole batch: one product, not a batch of them and a sum
+            db = matmul(a2.reshape(-1, a2.shape[-1]).T, g2.reshape(-1, g2.shape[-1]))
+        else:
+            db = matmul(a2.transpose(-1, -2), g2)
+        db = db.reshape(*db.shape[:-2], b.shape[0]) if b.ndim == 1 else db
+    return [da, db]
+
+
+register_op("matmul", matmul, _matmul_grad, saves=(0, 1))
+
+
+def _linear_grad(
+    g: Tensor, y: Any, x: Tensor, w: Tensor, b: Any = None, *, needs: Sequence[bool], activation: str | None = None
+) -> list[Tensor | None]:
+    if activation == "relu":
+        g = elementwise.gradients("relu", g, y, (None,), (True,))[0]  # type: ignore[assignment]
+    g2, x2 = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+    dx = matmul(g2, w).reshape(x.shape) if needs[0] else None
+    dw = matmul(g2.T, x2) if needs[1] else None
+    return [dx, dw, reduction.sum(g2, axis=0) if len(needs) > 2 and needs[2] else None]
+
+
+register_op("linear", linear, _linear_grad, saves=(0, 1))
+register_op("linear_relu", lambda x, w, b=None: linear(x, w, b, activation="relu"),
+            lambda g, y, x, w, b=None, *, needs: _linear_grad(g, y, x, w, b, needs=needs, activation="relu"),
+            saves=("y", 0, 1))  # fmt: skip
+
+
+def _conv2d_grad(
+    g: Tensor, y: Any, x: Tensor, w: Tensor, b: Any = None, *, needs: Sequence[bool],
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> list[Tensor | None]:  # fmt: skip
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    dx = conv.conv2d_input_grad(g, w, x.shape, **geometry) if needs[0] else None
+    dw = conv.conv2d_weight_grad(g, x, w.shape, **geometry) if needs[1] else None
+    return [dx, dw, reduction.sum(g, axis=(0, 2, 3)) if len(needs) > 2 and needs[2] else None]
+
+
+def _conv2d_relu_grad(g: Tensor, y: Tensor, *xs: Any, needs: Sequence[bool], **geometry: Any) -> list[Tensor | None]:
+    dz = elementwise.gradients("relu", g, y, (None,), (True,))[0]
+    assert dz is not None
+    return _conv2d_grad(dz, y, *xs, needs=needs, **geometry)
+
+
+register_op("conv2d", conv.conv2d, _conv2d_grad, saves=(0, 1))
+register_op("conv2d_relu", lambda *xs, **geometry: conv.conv2d(*xs, activation="relu", **geometry), _conv2d_relu_grad,
+            saves=("y", 0, 1))  # fmt: skip

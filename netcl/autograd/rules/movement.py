@@ -1,0 +1,61 @@
+"""Gradients of views and other movements of elements: each is the movement undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netcl.autograd.op import register_op
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise, movement
+
+register_op("reshape", lambda x, shape: x.reshape(shape), lambda g, y, x, shape: g.reshape(x.shape), saves=())
+register_op("astype", lambda x, dtype: x.astype(dtype), lambda g, y, x, dtype: g.astype(x.dtype), saves=())
+register_op("expand", lambda x, shape: x.expand(shape), lambda g, y, x, shape: g, saves=())
+register_op("squeeze", lambda x, axis=None: x.squeeze(axis), lambda g, y, x, axis=None: g.reshape(x.shape), saves=())
+register_op("unsqueeze", lambda x, axis: x.unsqueeze(axis), lambda g, y, x, axis: g.reshape(x.shape), saves=())
+register_op("contiguous", lambda x: x.contiguous(), lambda g, y, x: g, saves=())
+register_op("to", lambda x, queue: x.to(queue), lambda g, y, x, queue: g.to(x.queue), saves=())
+
+
+def _permute_grad(g: Tensor, y: Any, x: Any, axes: tuple[int, ...]) -> Tensor:
+    order = [a % len(axes) for a in axes]
+    return g.permute(*[order.index(i) for i in range(len(order))])
+
+
+register_op("permute", lambda x, axes: x.permute(*axes), _permute_grad, saves=())
+
+
+def _getitem_grad(g: Tensor, y: Any, x: Any, key: Any) -> Tensor:
+    dx = Tensor.zeros(g.queue, x.shape, g.dtype)
+    elementwise.assign(dx[key], g)
+    return dx
+
+
+register_op("getitem", lambda x, key: x[key], _getitem_grad, saves=())
+
+
+def _concat_grad(g: Tensor, y: Any, *xs: Any, axis: int = 0) -> list[Tensor]:
+    axis, start, parts = axis % g.ndim, 0, []
+    for x in xs:
+        n = x.shape[axis]
+        parts.append(g[(slice(None),) * axis + (slice(start, start + n),)])
+        start += n
+    return parts
+
+
+register_op("concat", lambda *xs, axis=0: movement.concat(xs, axis), _concat_grad, saves=())
+register_op(
+    "stack",
+    lambda *xs, axis=0: movement.stack(xs, axis),
+    lambda g, y, *xs, axis=0: [g[(slice(None),) * (axis % g.ndim) + (i,)] for i in range(len(xs))],
+    saves=(),
+)
+register_op("flip", lambda x, axis=None: movement.flip(x, axis), lambda g, y, x, axis=None: movement.flip(g, axis), saves=())
+
+
+def _roll_grad(g: Tensor, y: Any, x: Any, shift: Any, axis: Any = None) -> Tensor:
+    back = tuple(-s for s in shift) if isinstance(shift, (tuple, list)) else -shift
+    return movement.roll(g, back, axis)
+
+
+register_op("roll", lambda x, shift, axis=None: movement.roll(x, shift, axis), _roll_grad, saves=())

@@ -1,0 +1,92 @@
+"""What autograd remembers per thread: the active tape, whether gradients are wanted, the tracer, autocast, anomaly mode."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from netcl.autograd.tape import Tape
+
+
+class _State(threading.local):
+    tape: Tape | None = None
+    enabled: bool = True
+    tracer: Any = None  # the JIT's; when set, apply_op records instead of running
+    autocast: Callable[..., Any] | None = None  # (op name, tensors) -> tensors; installed by netcl.amp
+    anomaly: bool = False
+
+
+state = _State()
+
+
+class set_grad_enabled:  # noqa: N801  (PyTorch's name)
+    """Switch recording on or off: as a statement, a `with` block, or a decorator."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled, self.before = enabled, state.enabled
+        state.enabled = enabled
+
+    def __enter__(self) -> set_grad_enabled:
+        state.enabled = self.enabled
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        state.enabled = self.before
+
+
+class _Switch:
+    """A reusable context manager and decorator that sets one field of the state."""
+
+    field = ""
+    value: Any = None
+
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
+        self.function = function
+        self.before: list[Any] = []
+        if function is not None:
+            functools.update_wrapper(self, function)
+
+    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+        return super().__new__(cls) if function is None else cls()(function)
+
+    def __enter__(self) -> _Switch:
+        self.before.append(getattr(state, self.field))
+        setattr(state, self.field, self.value)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        setattr(state, self.field, self.before.pop())
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with type(self)():
+                return function(*args, **kwargs)
+
+        return wrapped
+
+
+class no_grad(_Switch):  # noqa: N801
+    """Nothing inside is recorded: `with no_grad():` or `@no_grad`."""
+
+    field, value = "enabled", False
+
+
+class enable_grad(_Switch):  # noqa: N801
+    """Recording inside, even within no_grad."""
+
+    field, value = "enabled", True
+
+
+class detect_anomaly(_Switch):  # noqa: N801
+    """Name the op, and the line that called it, that first produced NaN or infinity. Slow: it looks at every result."""
+
+    field, value = "anomaly", True
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are recorded on the active tape."""
+    return state.enabled

@@ -1,0 +1,169 @@
+"""The tape: what was computed in order, and the walk back that turns it into gradients."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from netcl.autograd.state import state
+from netcl.core.dtypes import DType, is_float
+from netcl.core.errors import GradientError
+from netcl.core.layout import Shape
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise, reduction
+
+if TYPE_CHECKING:
+    from netcl.autograd.node import Node
+
+
+class Edge(NamedTuple):
+    """Where the gradient of one input goes: the node's key and shape, and the node itself when it is a leaf."""
+
+    key: int
+    shape: Shape
+    dtype: DType
+    leaf: Node | None
+
+
+class Record(NamedTuple):
+    """One op on the tape. It holds keys, not nodes, so values that backward does not need are freed early."""
+
+    name: str
+    outputs: tuple[int, ...]
+    inputs: tuple[Edge | None, ...]
+    pullback: Callable[[Any], Sequence[Tensor | None]]
+    site: str  # the line that called the op, kept in anomaly mode
+
+
+class Tape:
+    """Records operations between nodes inside its `with` block, in this thread; `backward` may come after the block."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.retained: dict[int, Node] = {}
+        self._outer: list[Tape | None] = []
+        self._spent = False
+
+    def __enter__(self) -> Tape:
+        self._outer.append(state.tape)
+        state.tape = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        state.tape = self._outer.pop()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def add(self, record: Record) -> None:
+        """Append one operation."""
+        self._spent = False
+        self.records.append(record)
+
+    def reset(self) -> None:
+        """Forget everything recorded."""
+        self.records.clear()
+        self.retained.clear()
+        self._spent = False
+
+    def backward(self, loss: Node, grad: Tensor | None = None, retain_graph: bool = False) -> None:
+        """Add d loss / d leaf to `.grad` of every leaf that requires a gradient.
+
+        `grad` is the upstream gradient, by default ones of the loss's shape. The recorded graph is freed as it is
+        walked, so a second call raises GradientError unless the first had `retain_graph=True`.
+        """
+        if self._spent:
+            raise GradientError("backward: expected a recorded graph, got one already used; pass retain_graph=True before.")
+        if not loss.requires_grad:
+            raise GradientError(
+                "backward: expected a node that depends on something requiring a gradient, got one that does not; "
+                "compute it inside `with Tape():` from Parameters or tensor(x, requires_grad=True)."
+            )
+        seed = Tensor.ones(loss.queue, loss.shape, loss.dtype) if grad is None else grad
+        if seed.shape != loss.shape:
+            raise GradientError(f"backward: expected an upstream gradient of shape {loss.shape}, got {seed.shape}.")
+        outer, state.tape = state.tape, None
+        try:
+            leaves = self._walk({loss.key: seed}, loss, retain_graph)
+        finally:
+            state.tape = outer
+        self._spent = not retain_graph
+        if self._spent:
+            self.retained.clear()
+        _store(leaves)
+
+    def _walk(self, grads: dict[int, Tensor], loss: Node, retain: bool) -> dict[int, tuple[Node, Tensor]]:
+        """Pop each gradient where it is consumed; return those of leaves and retained nodes."""
+        found: dict[int, tuple[Node, Tensor]] = {}
+        if loss.tape is None:
+            found[loss.key] = (loss, grads[loss.key])
+        records = list(self.records) if retain else self.records
+        while records:
+            record = records.pop()
+            upstream = [grads.pop(key, None) for key in record.outputs]
+            if all(g is None for g in upstream):
+                continue
+            for key, g in zip(record.outputs, upstream, strict=True):
+                if key in self.retained and g is not None:
+                    found[key] = (self.retained[key], g)
+            gradients = record.pullback(upstream[0] if len(upstream) == 1 else tuple(upstream))
+            if state.anomaly:
+                check_finite(f"backward of {record.name}", [g for g in gradients if g is not None], record.site)
+            for edge, dx in zip(record.inputs, gradients, strict=False):
+                if edge is None or dx is None:
+                    continue
+                dx = fit(dx, edge.shape, edge.dtype)
+                if edge.leaf is not None:
+                    known = found.get(edge.key)
+                    found[edge.key] = (edge.leaf, dx if known is None else elementwise.add(known[1], dx))
+                else:
+                    grads[edge.key] = elementwise.add(grads[edge.key], dx) if edge.key in grads else dx
+        return found
+
+
+def _store(leaves: dict[int, tuple[Node, Tensor]]) -> None:
+    """Write or add the gradients; each leaf gets memory of its own, since optimizers and clipping work in place."""
+    taken: set[int] = set()
+    for node, grad in leaves.values():
+        if node.grad is not None:
+            node.grad = elementwise.add(node.grad, grad)
+        elif id(grad.buffer) in taken or not grad.is_contiguous or grad.offset:
+            node.grad = elementwise.copy(grad)
+        else:
+            node.grad = grad
+        taken.add(id(node.grad.buffer))
+
+
+def fit(g: Tensor, shape: Shape, dtype: DType) -> Tensor:
+    """`g` summed over the axes along which an input of `shape` was broadcast, in the input's dtype."""
+    if g.shape != shape:
+        lead = g.ndim - len(shape)
+        axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1))
+        g = reduction.sum(g, axis=axes, keepdims=True).reshape(shape)
+    return g if g.dtype == dtype else g.astype(dtype)
+
+
+def call_site() -> str:
+    """The innermost line outside netcl that is being executed."""
+    for frame in reversed(traceback.extract_stack()):
+        if "/netcl/" not in frame.filename.replace("\\", "/"):
+            return f"{frame.filename}:{frame.lineno}: {frame.line}"
+    return ""
+
+
+def check_finite(name: str, tensors: Sequence[Tensor], site: str) -> None:
+    """Raise GradientError naming the op and its line if a result holds NaN or infinity. Waits for the device."""
+    for t in tensors:
+        if is_float(t.dtype) and t.size and not bool(reduction.all(elementwise.isfinite(t)).item()):
+            raise GradientError(f"{name}: expected finite values, got NaN or infinity in a result of {t.shape}; at {site}")
+
+
+def get_current_tape() -> Tape | None:
+    """The active tape of this thread."""
+    return state.tape
+
+
+def set_current_tape(tape: Tape | None) -> None:
+    """Make `tape` the active tape of this thread."""
+    state.tape = tape
