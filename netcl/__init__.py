@@ -2,7 +2,7 @@
 
 from netcl.core import driver
 
-driver.register()  # before anything imports pyopencl: its loader reads the list of drivers once
+driver.prepare()  # before anything imports pyopencl: its loader reads the list of drivers once
 
 import netcl.ops  # fills the table of operators that Tensor looks up
 from netcl.core.tensor import Tensor

@@ -1,14 +1,14 @@
-"""Makes the Intel CPU runtime from the package index visible to the OpenCL loader, without hiding other drivers.
+"""What has to be set in the environment before pyopencl loads: the list of drivers, and caches that can be written.
 
-The loader reads a folder of one-line `.icd` files, each naming a driver library. The ones that the runtime's wheel
-brings name a path of the machine it was built on, so they never work from a virtual environment. `register` writes a
-private folder with a right one and copies of the system's, and points OCL_ICD_VENDORS to it. This has to happen before
-pyopencl loads.
+The loader reads a folder of one-line `.icd` files, each naming a driver library. Those that come with the wheel of the
+Intel CPU runtime name a path of the machine it was built on, so they never work from a virtual environment. `register`
+writes a private folder with a right one and copies of the system's, and points OCL_ICD_VENDORS to it.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -82,6 +82,35 @@ def vendor_folder(drivers: dict[str, str]) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _write(folder, drivers)
     return folder
+
+
+def prepare() -> None:
+    """Everything in this module; `import netcl` calls it first."""
+    register()
+    spare_caches()
+
+
+def spare_caches() -> None:
+    """Where the user's cache folder cannot be written, give PoCL a temporary one and turn pyopencl's off.
+
+    PoCL would list no device, and pyopencl would fail at the first kernel. What the user set stays.
+    """
+    if sys.platform != "linux" or _writable(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")):
+        return
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    if not os.environ.get("POCL_CACHE_DIR"):
+        with contextlib.suppress(OSError):  # not even a temporary folder: `manager.notes` then tells what is missing
+            folder = tempfile.mkdtemp(prefix="netcl-pocl-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            os.environ["POCL_CACHE_DIR"] = folder
+
+
+def _writable(folder: str) -> bool:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def register() -> Path | None:

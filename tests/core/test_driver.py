@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from netcl.core import driver
+from netcl.core.device import manager
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -117,9 +118,21 @@ def test_import_without_pyopencl():
     assert out.startswith("cpu [3.0, 5.0] () NumPy, because pyopencl could not be imported")
 
 
-def test_import_with_an_unwritable_home():
-    code = "import netcl; from netcl.core.device import manager; print(manager.default('cpu').backend)"
-    assert python(code, HOME="/proc/nowhere", NETCL_CACHE_DIR="", XDG_CACHE_HOME="").strip() == "cpu"
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_an_unwritable_home_costs_no_device():
+    """PoCL lists nothing and pyopencl fails at the first kernel when their caches have no place."""
+    code = (
+        "import netcl; from netcl.core.device import manager\n"
+        "for h in (manager.default('cpu'), *manager.handles):\n"
+        "    print((netcl.Tensor.from_host(h.queue, [1.0, 2.0]) * 2 + 1).to_host().tolist())"
+    )
+    out = python(code, HOME="/proc/nowhere", NETCL_CACHE_DIR="", XDG_CACHE_HOME="", POCL_CACHE_DIR="")
+    assert out.splitlines() == ["[3.0, 5.0]"] * (1 + len(manager.devices))
+
+
+def test_a_writable_home_is_left_alone(tmp_path):
+    code = "import os, netcl; print(os.environ.get('POCL_CACHE_DIR') or os.environ.get('PYOPENCL_NO_CACHE'))"
+    assert python(code, XDG_CACHE_HOME=str(tmp_path), POCL_CACHE_DIR="").strip() == "None"
 
 
 def test_import_is_quick():
