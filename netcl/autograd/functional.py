@@ -170,7 +170,13 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Node:
 
 
 def conv2d(
-    x: Value, weight: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Node:
     """Cross-correlation: (N, C, H, W) with (O, C / groups, KH, KW) -> (N, O, H', W')."""
     geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}

@@ -130,7 +130,9 @@ class Node:
     def backward(self, grad: Tensor | None = None, retain_graph: bool = False) -> None:
         """`tape.backward(self)` on the tape that recorded this node."""
         if self.tape is None:
-            raise GradientError("backward: expected a node recorded on a tape, got a leaf; compute it inside `with Tape():`.")
+            raise GradientError(
+                "backward: expected a node recorded on a tape, got a leaf; compute it inside `with Tape():`."
+            )
         self.tape.backward(self, grad, retain_graph)
 
     # -- operators -------------------------------------------------------------------------------------------------
@@ -179,7 +181,9 @@ def tensor(x: Tensor | Node, requires_grad: bool = False) -> Node:
     if isinstance(x, Node):
         return x
     if not isinstance(x, Tensor):
-        raise DTypeError(f"ag.tensor: expected a Tensor, got {type(x).__name__}; make one with Tensor.from_host(queue, data).")
+        raise DTypeError(
+            f"ag.tensor: expected a Tensor, got {type(x).__name__}; make one with Tensor.from_host(queue, data)."
+        )
     if requires_grad:
         _differentiable(x)
     return Node(x, requires_grad)

@@ -124,7 +124,13 @@ def edges_of(args: Sequence[Any]) -> tuple[Edge | None, ...]:
 
 
 def _record(
-    op: Op, args: Sequence[Any], xs: Sequence[Any], outputs: Sequence[Tensor], many: bool, aux: Any, attrs: dict[str, Any]
+    op: Op,
+    args: Sequence[Any],
+    xs: Sequence[Any],
+    outputs: Sequence[Tensor],
+    many: bool,
+    aux: Any,
+    attrs: dict[str, Any],
 ) -> tuple[Node, ...]:
     tape = state.tape
     assert tape is not None and op.backward is not None

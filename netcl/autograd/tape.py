@@ -74,7 +74,9 @@ class Tape:
         walked, so a second call raises GradientError unless the first had `retain_graph=True`.
         """
         if self._spent:
-            raise GradientError("backward: expected a recorded graph, got one already used; pass retain_graph=True before.")
+            raise GradientError(
+                "backward: expected a recorded graph, got one already used; pass retain_graph=True before."
+            )
         if not loss.requires_grad:
             raise GradientError(
                 "backward: expected a node that depends on something requiring a gradient, got one that does not; "
@@ -156,7 +158,9 @@ def check_finite(name: str, tensors: Sequence[Tensor], site: str) -> None:
     """Raise GradientError naming the op and its line if a result holds NaN or infinity. Waits for the device."""
     for t in tensors:
         if is_float(t.dtype) and t.size and not bool(reduction.all(elementwise.isfinite(t)).item()):
-            raise GradientError(f"{name}: expected finite values, got NaN or infinity in a result of {t.shape}; at {site}")
+            raise GradientError(
+                f"{name}: expected finite values, got NaN or infinity in a result of {t.shape}; at {site}"
+            )
 
 
 def get_current_tape() -> Tape | None:

@@ -100,9 +100,7 @@ def broadcast(where: str, *shapes: Shape) -> Shape:
 def expand_strides(shape: Shape, strides: Shape, to: Shape) -> Shape:
     """Strides of `shape` seen as `to`: stride 0 along every axis that is repeated."""
     lead = len(to) - len(shape)
-    return (0,) * lead + tuple(
-        0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, to[lead:], strict=True)
-    )
+    return (0,) * lead + tuple(0 if n == 1 and m != 1 else s for n, s, m in zip(shape, strides, to[lead:], strict=True))
 
 
 def infer_shape(where: str, size: int, shape: Shape) -> Shape:
@@ -155,7 +153,9 @@ def select(where: str, shape: Shape, strides: Shape, offset: int, key: Any) -> t
     keys = key if isinstance(key, tuple) else (key,)
     used = sum(k is not None and k is not Ellipsis for k in keys)
     if used > len(shape) or sum(k is Ellipsis for k in keys) > 1:
-        raise ShapeError(f"{where}: expected at most {len(shape)} indices and one '...' for shape {shape}, got {key!r}.")
+        raise ShapeError(
+            f"{where}: expected at most {len(shape)} indices and one '...' for shape {shape}, got {key!r}."
+        )
     new_shape: list[int] = []
     new_strides: list[int] = []
     axis = 0

@@ -20,9 +20,10 @@ from netcl.core.queue import state_of
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
     import pyopencl as cl
-    from pyopencl.tools import DeferredAllocator, ImmediateAllocator, MemoryPool
+    from pyopencl.tools import ImmediateAllocator, MemoryPool
 
 GIB = 1 << 30
+substitute: Callable[[BufferPool], BufferPool] | None = None  # a recording's own pool in place of the one asked
 Buffer = Any  # a pyopencl memory object, pooled or plain
 
 
@@ -74,14 +75,15 @@ class BufferPool:
         self.context = queue if isinstance(queue, cl.Context) else queue.context
         self._queue = None if isinstance(queue, cl.Context) else queue
         self.device = self.context.devices[0] if self._queue is None else queue.device
-        allocator = DeferredAllocator(self.context) if self._queue is None else ImmediateAllocator(queue)
-        self._pool = MemoryPool(allocator)
+        self._pool = MemoryPool(ImmediateAllocator(self._queue or cl.CommandQueue(self.context)))
         self._limit = self.device.max_mem_alloc_size
         self._max_cached = max_cached_bytes
         self._requests = self._freed = 0
 
     def buffer(self, nbytes: int) -> Buffer:
         """A block of at least `nbytes` (never none), returned to the pool when the object is dropped."""
+        if substitute is not None and (other := substitute(self)) is not self:
+            return other.buffer(nbytes)
         self._requests += 1
         try:
             return self._pool.allocate(nbytes or 4)
@@ -100,9 +102,7 @@ class BufferPool:
 
     def _exhausted(self, nbytes: int) -> OutOfMemoryError:
         stats, gib = self.stats, f"{nbytes:,} bytes"
-        fix = (
-            "split the tensor" if nbytes > self._limit else "use a smaller batch, or drop tensors you no longer need"
-        )
+        fix = "split the tensor" if nbytes > self._limit else "use a smaller batch, or drop tensors you no longer need"
         return OutOfMemoryError(
             f"{self.device.name.strip()}: expected room for {gib}, got none: in use {stats.active_bytes:,}, "
             f"cached {stats.cached_bytes:,}, largest single buffer {self._limit:,}, "

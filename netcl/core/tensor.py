@@ -23,8 +23,7 @@ def _operation(name: str, *, swap: bool = False) -> Callable[..., Any]:
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if swap:
-            other = args[0]
-            return OPERATIONS[name](other, self) if isinstance(other, OPERANDS) else NotImplemented
+            return OPERATIONS[name](args[0], self) if _is_operand(name, args[0]) else NotImplemented
         return OPERATIONS[name](self, *args, **kwargs)
 
     method.__name__ = name
@@ -33,7 +32,7 @@ def _operation(name: str, *, swap: bool = False) -> Callable[..., Any]:
 
 def _binary(name: str) -> Callable[..., Any]:
     def method(self: Tensor, other: Any) -> Any:
-        return OPERATIONS[name](self, other) if isinstance(other, OPERANDS) else NotImplemented
+        return OPERATIONS[name](self, other) if _is_operand(name, other) else NotImplemented
 
     method.__name__ = name
     return method
@@ -134,7 +133,7 @@ class Tensor:
 
     @property
     def backend(self) -> str:
-        """"cl" for OpenCL, "cpu" for NumPy."""
+        """ "cl" for OpenCL, "cpu" for NumPy."""
         return "cpu" if isinstance(self.queue, CPUQueue) else "cl"
 
     @property
@@ -165,6 +164,8 @@ class Tensor:
     @property
     def array(self) -> np.ndarray:
         """On NumPy, the elements as an ndarray view (no copy)."""
+        if 0 in self.shape:  # an offset past the end of nothing is no error of the user's
+            return np.empty(self.shape, self.dtype)
         size = self.dtype.itemsize
         return np.ndarray(
             self.shape, self.dtype, self.buffer, self.offset * size, tuple(s * size for s in self.strides)
@@ -281,9 +282,7 @@ class Tensor:
     def unsqueeze(self, axis: int) -> Tensor:
         """With a new axis of length one before `axis`."""
         axis = layout.as_axis("unsqueeze", axis, self.ndim + 1)
-        return self._view(
-            (*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:])
-        )
+        return self._view((*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:]))
 
     def __getitem__(self, key: Any) -> Tensor:
         return self._view(*layout.select("indexing", self.shape, self.strides, self.offset, key))
@@ -337,6 +336,15 @@ class Tensor:
 
 
 OPERANDS = (Tensor, int, float, bool, np.number, np.bool_)
+
+
+def _is_operand(name: str, x: Any) -> bool:
+    """Whether an op can take `x`. Host arrays are refused by name: a hidden transfer in a loop would cost dearly."""
+    if isinstance(x, np.ndarray):
+        raise DTypeError(
+            f"{name}: expected a tensor or a number, got a NumPy array; use Tensor.from_host(queue, array)."
+        )
+    return isinstance(x, OPERANDS)
 
 
 def _allocate(queue: Any, shape: Shape, dtype: DType) -> Tensor:

@@ -94,8 +94,8 @@ class Form(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Elements per vector."""
-        return 8 if self.plain else 4
+        """Elements per vector: 256 bits on CPU devices (wider ones change calling conventions), four on GPUs."""
+        return 8 if self.plain and self.compute.itemsize < 8 else 4
 
 
 def _element(dtype: DType) -> str:
@@ -338,7 +338,13 @@ def _plan(
     accesses[len(tensors) :] = ["vector" if a == "vector" else "strided" for a in accesses[len(tensors) :]]
     operands = [Operand(t, a) for t, a in zip((*(t.dtype for t in tensors), *dtypes), accesses, strict=True)]
     form = Form(
-        compute, tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :]), len(lengths) - 1, wide, plain, aligned
+        compute,
+        tuple(operands[: len(tensors)]),
+        tuple(operands[len(tensors) :]),
+        len(lengths) - 1,
+        wide,
+        plain,
+        aligned,
     )
     rows, cols = layout.size_of(lengths[:-1]), lengths[-1]
     global_size, local_size, extra = _geometry(form, rows, cols, profile.max_work_group)
@@ -359,7 +365,11 @@ def _geometry(form: Form, rows: int, cols: int, limit: int) -> tuple[tuple[int, 
         chunk = min(CHUNK, cols)
         step = max(1, CHUNK // max(chunk, 1)) if form.rank else 1
         columns = -(-cols // chunk)
-        return ((columns,) if form.rank == 0 else (columns, -(-rows // step))), (1,) * (1 + (form.rank > 0)), (step, chunk)
+        return (
+            ((columns,) if form.rank == 0 else (columns, -(-rows // step))),
+            (1,) * (1 + (form.rank > 0)),
+            (step, chunk),
+        )
     items = rows * -(-cols // form.width)
     group = min(GROUP, limit)
     return (-(-items // group) * group,), (group,), ()
@@ -372,7 +382,13 @@ def _source(chain: Chain, form: Form) -> tuple[str, tuple[DType | None, ...]]:
     operands = [x for _, x in _names(form)]
     count = len(operands) * (1 + form.rank) + sum(x.access == "strided" for x in operands)
     count += max(form.rank - 1, 0) + (4 if form.plain else 2)
-    scalar = np.dtype(np.float32) if form.compute == FLOAT16 else np.dtype(np.uint8) if form.compute == BOOL else form.compute
+    scalar = (
+        np.dtype(np.float32)
+        if form.compute == FLOAT16
+        else np.dtype(np.uint8)
+        if form.compute == BOOL
+        else form.compute
+    )
     types = [None] * len(operands) + [index] * count + [scalar] * len(chain.scalars)
     return render(chain, form), tuple(types)
 

@@ -18,6 +18,7 @@ from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import BOOL as TRUTH
 from netcl.core.kernels.primitives import FLOAT, TABLE, Primitive
 from netcl.core.profile import profile_of
+from netcl.core.rebind import Cell
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.chain import Chain, run
 
@@ -51,13 +52,15 @@ def _kind(name: str, x: Any) -> type:
         return bool
     if isinstance(x, (int, np.integer)):
         return int
-    if isinstance(x, (float, np.floating)):
+    if isinstance(x, (float, np.floating, Cell)):
         return float
-    raise DTypeError(f"{name}: expected tensors and numbers, got {type(x).__name__}; make a tensor with Tensor.from_host.")
+    raise DTypeError(
+        f"{name}: expected tensors and numbers, got {type(x).__name__}; make a tensor with Tensor.from_host."
+    )
 
 
 def _number(x: Any, compute: DType) -> Any:
-    return float(x) if is_float(compute) else int(x)
+    return x if isinstance(x, Cell) else float(x) if is_float(compute) else int(x)
 
 
 def _without_fp64(queue: Any, compute: DType, dtype: DType) -> tuple[DType, DType]:
@@ -248,7 +251,9 @@ def pow(a: Operand, b: Operand) -> Tensor:
         if b == 2:
             return apply("square", a)
         if isinstance(b, (int, np.integer)) and b < 0 and not is_float(a.dtype):
-            raise DTypeError(f"pow: expected a float tensor for the negative exponent {b}, got {a.dtype}; use astype first.")
+            raise DTypeError(
+                f"pow: expected a float tensor for the negative exponent {b}, got {a.dtype}; use astype first."
+            )
     return apply("pow", a, b)
 
 

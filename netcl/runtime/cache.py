@@ -135,7 +135,7 @@ class ProgramCache:
         if binary is not None:
             try:
                 raw = cl._cl._Program(ctx, [device], [binary])
-                raw.build(b"", [device])
+                raw._build(options=b"", devices=[device])
             except cl.Error:  # a driver that changed without changing its version
                 binary = None
         if binary is None:
@@ -149,10 +149,10 @@ class ProgramCache:
     def _build(self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...]) -> Any:
         import pyopencl as cl
 
-        # The raw class, because cl.Program.build keeps a cache of its own and turns compiler remarks into warnings.
+        # The raw class, because `build` keeps a cache of its own and turns compiler remarks into warnings.
         raw = cl._cl._Program(ctx, source)
         try:
-            raw.build(" ".join(options).encode(), [device])
+            raw._build(" ".join(options).encode(), [device])
         except cl.Error as error:
             raise self._failure(cl, raw, source, key, device, options, error) from None
         self.stats.builds += 1

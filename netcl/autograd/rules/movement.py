@@ -50,7 +50,9 @@ register_op(
     lambda g, y, *xs, axis=0: [g[(slice(None),) * (axis % g.ndim) + (i,)] for i in range(len(xs))],
     saves=(),
 )
-register_op("flip", lambda x, axis=None: movement.flip(x, axis), lambda g, y, x, axis=None: movement.flip(g, axis), saves=())
+register_op(
+    "flip", lambda x, axis=None: movement.flip(x, axis), lambda g, y, x, axis=None: movement.flip(g, axis), saves=()
+)
 
 
 def _roll_grad(g: Tensor, y: Any, x: Any, shift: Any, axis: Any = None) -> Tensor:

@@ -1,0 +1,134 @@
+"""The launch path: threads, forks, asynchronous copies, the index-error flag, no signal handlers."""
+
+import multiprocessing
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from netcl.core.backend import opencl
+from netcl.core.dtypes import INT32
+from netcl.core.errors import BuildError, DeviceError, IndexOutOfRange
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise
+from netcl.runtime.cache import get_kernel
+
+FLAG = """
+__kernel void report(__global int* flag, int code, int value, int limit) {
+    if (value < 0 || value >= limit) {
+        if (atomic_cmpxchg(flag, 0, 1) == 0) { flag[1] = code; flag[2] = value; flag[3] = limit; }
+    }
+}
+"""
+
+
+def test_dev_11_one_kernel_many_threads(cl_queue):
+    """DEV-11: 8 threads add their own constants with one cached kernel; arguments are never mixed."""
+    wrong = []
+
+    def work(constant):
+        x = Tensor.full(cl_queue, (64,), constant)
+        for _ in range(200):
+            if not np.array_equal((x + constant).to_host(), np.full(64, 2 * constant)):
+                wrong.append(constant)
+
+    threads = [threading.Thread(target=work, args=(float(i),)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_two_threads_two_queues(cl_queue):
+    import pyopencl as cl
+
+    results = {}
+
+    def work(name, queue):
+        x = Tensor.from_host(queue, np.arange(1000, dtype=np.float32))
+        for _ in range(100):
+            x = x * 0.5 + 1
+        results[name] = x.to_host()
+
+    queues = [cl.CommandQueue(cl_queue.context) for _ in range(2)]
+    threads = [threading.Thread(target=work, args=(i, q)) for i, q in enumerate(queues)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    expected = np.arange(1000, dtype=np.float32)
+    for _ in range(100):
+        expected = expected * np.float32(0.5) + np.float32(1)
+    assert np.allclose(results[0], expected) and np.array_equal(results[0], results[1])
+
+
+def test_many_asynchronous_writes_keep_their_arrays(cl_queue):
+    tensors = [Tensor.from_host(cl_queue, np.full(2000, i, np.float32)) for i in range(300)]
+    assert [t.to_host()[-1] for t in tensors] == list(range(300))
+    assert len(cl_queue.netcl_state.pending) <= opencl.PENDING_LIMIT + 1
+
+
+def test_index_errors_surface_at_the_next_synchronisation(cl_queue):
+    kernel = get_kernel(cl_queue, FLAG, "report", (None, INT32, INT32, INT32))
+    flag = opencl.flag_buffer(cl_queue)
+    opencl.launch(kernel, cl_queue, (1,), (1,), flag, opencl.arm_flag(cl_queue, "lookup"), 7, 3)
+    x = Tensor.ones(cl_queue, (2,))
+    with pytest.raises(IndexOutOfRange, match=r"lookup: expected indices in \[0, 3\), got 7"):
+        x.to_host()
+    assert x.to_host().sum() == 2  # reported once
+    opencl.launch(kernel, cl_queue, (1,), (1,), flag, opencl.arm_flag(cl_queue, "lookup"), 2, 3)
+    opencl.finish(cl_queue)
+    with pytest.raises(IndexError):  # also the built-in kind
+        opencl.launch(kernel, cl_queue, (1,), (1,), flag, opencl.arm_flag(cl_queue, "other"), -1, 3)
+        opencl.finish(cl_queue)
+
+
+def test_launch_errors_name_the_kernel(cl_queue):
+    kernel = get_kernel(cl_queue, FLAG, "report", (None, INT32, INT32, INT32))
+    too_many = cl_queue.device.max_work_group_size * 2
+    with pytest.raises(DeviceError, match="report: launch over"):
+        opencl.launch(kernel, cl_queue, (too_many,), (too_many,), opencl.flag_buffer(cl_queue), 0, 0, 1)
+    with pytest.raises(BuildError):
+        get_kernel(cl_queue, "__kernel void broken( {", "broken", ())
+
+
+def test_hooks_see_every_launch(cl_queue):
+    x = Tensor.ones(cl_queue, (10,))
+    seen = []
+
+    def hook(kernel, queue, global_size, local_size, args, event):
+        seen.append(kernel.name)
+
+    opencl.hooks.append(hook)
+    try:
+        elementwise.relu(x * 2)
+    finally:
+        opencl.hooks.remove(hook)
+    assert seen == ["netcl_mul", "netcl_relu"]
+
+
+def _child(connection, queue):
+    try:
+        Tensor.ones(queue, (4,))
+        elementwise.add(Tensor.ones(queue, (4,)), 1).to_host()
+        connection.send("ran")
+    except DeviceError as error:
+        connection.send(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_after_start_is_refused_clearly(cl_queue):
+    Tensor.ones(cl_queue, (4,)).to_host()
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_child, args=(theirs, cl_queue))
+    child.start()
+    assert ours.poll(60), "the child hangs"
+    assert "spawn" in ours.recv()
+    child.join()
+
+
+def test_no_signal_handlers_are_replaced():
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
