@@ -98,13 +98,13 @@ class Form(NamedTuple):
         return 8 if self.plain and self.compute.itemsize < 8 else 4
 
 
-def _element(dtype: DType) -> str:
+def element_of(dtype: DType) -> str:
     return "float" if dtype == FLOAT16 else C_NAME[dtype]
 
 
-def _load(form: Form, operand: Operand, name: str, full: bool) -> str:
+def vector_load(form: Form, operand: Operand, name: str, full: bool) -> str:
     """C text of type T that loads one vector of operand `name`; lanes past `count` are 1 when not `full`."""
-    element, width = _element(form.compute), form.width
+    element, width = element_of(form.compute), form.width
     pointer = f"in_{name} + p_{name}"
     if operand.access == "vector" and full:
         if operand.dtype == FLOAT16:
@@ -130,7 +130,7 @@ def _scalar(operand: Operand, element: str, name: str, index: str) -> str:
 
 def _store(form: Form, operand: Operand, name: str, value: str, full: bool) -> list[str]:
     """C lines that store vector `value` to output `name`."""
-    element, width, storage = _element(form.compute), form.width, C_NAME[operand.dtype]
+    element, width, storage = element_of(form.compute), form.width, C_NAME[operand.dtype]
     pointer = f"out_{name} + p_{name}"
     if operand.access == "vector" and full:
         if operand.dtype == FLOAT16:
@@ -150,7 +150,7 @@ def _store(form: Form, operand: Operand, name: str, value: str, full: bool) -> l
     return lines
 
 
-def _argument(text: str, element: str) -> str:
+def c_argument(text: str, element: str) -> str:
     """A chain's argument in C: a variable as it is, a number as a literal of the compute type."""
     if text[0].isalpha() or text[0] == "_":
         return text if text not in ("inf", "nan") else f"(T)({dialect.constant(float(text), element)})"
@@ -165,7 +165,7 @@ def _names(form: Form) -> list[tuple[str, Operand]]:
 
 def render(chain: Chain, form: Form) -> str:
     """The OpenCL C program of `chain`, with one kernel called `chain.name`."""
-    element, width = _element(form.compute), form.width
+    element, width = element_of(form.compute), form.width
     operands = _names(form)
     parameters = [f"__global const {C_NAME[x.dtype]}* restrict in_{k}" for k, x in enumerate(form.inputs)]
     parameters += [f"__global {C_NAME[x.dtype]}* restrict out_w{k}" for k, x in enumerate(form.outputs)]
@@ -183,23 +183,23 @@ def render(chain: Chain, form: Form) -> str:
     head = dialect.preamble(words, element, width, form.plain)
     if "double" in {element, *(C_NAME[x.dtype] for _, x in operands)}:
         head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + head
-    head += f"typedef {'long' if form.wide else 'int'} I;\n" + _vector_types(form)
+    head += f"typedef {'long' if form.wide else 'int'} I;\n" + vector_types(form)
     arguments = ",\n    ".join(parameters)
     return f"{head}__kernel void {chain.name}(\n    {arguments}\n) {{\n" + _indent(scalars + body) + "}\n"
 
 
 def _block(chain: Chain, form: Form, full: bool) -> list[str]:
     """Load, compute, store one vector."""
-    element = _element(form.compute)
-    lines = [f"T {v} = {_load(form, x, str(k), full)};" for k, (v, x) in enumerate(zip(chain.inputs, form.inputs))]
+    element = element_of(form.compute)
+    lines = [f"T {v} = {vector_load(form, x, str(k), full)};" for k, (v, x) in enumerate(zip(chain.inputs, form.inputs))]
     for out, function, args in chain.lines:
-        lines.append(f"T {out} = {function}({', '.join(_argument(a, element) for a in args)});")
+        lines.append(f"T {out} = {function}({', '.join(c_argument(a, element) for a in args)});")
     for k, (v, x) in enumerate(zip(chain.outputs, form.outputs)):
         lines += _store(form, x, f"w{k}", v, full)
     return lines
 
 
-def _vector_types(form: Form) -> str:
+def vector_types(form: Form) -> str:
     """Vector types that may start at any element (`aligned` vectors may use full-width moves)."""
     lines = []
     for name in sorted({C_NAME[x.dtype] for _, x in _names(form)} - {"half"}):
@@ -308,7 +308,7 @@ def _title(chain: Chain) -> str:
     return chain.name.removeprefix("netcl_")
 
 
-def _access(step: int) -> str:
+def access_of(step: int) -> str:
     return "vector" if step == 1 else "repeat" if step == 0 else "strided"
 
 
@@ -333,8 +333,8 @@ def _plan(
     plain = profile.kind == "cpu"
     offsets = [t.offset for t in tensors] + [o.offset for o in out or ()]
     aligned = not plain and all(o % 4 == 0 for o in offsets) and all(s % 4 == 0 for st in strides for s in st[:-1])
-    wide = plain or size >= 1 << 31 or any(_reach(t) >= 1 << 31 for t in (*tensors, *(out or ())))
-    accesses = [_access(s[-1]) for s in strides]
+    wide = plain or size >= 1 << 31 or any(reach(t) >= 1 << 31 for t in (*tensors, *(out or ())))
+    accesses = [access_of(s[-1]) for s in strides]
     accesses[len(tensors) :] = ["vector" if a == "vector" else "strided" for a in accesses[len(tensors) :]]
     operands = [Operand(t, a) for t, a in zip((*(t.dtype for t in tensors), *dtypes), accesses, strict=True)]
     form = Form(
@@ -354,7 +354,7 @@ def _plan(
     return Plan(_kernel(queue, chain, form), global_size, local_size, tuple(constants), shape)
 
 
-def _reach(t: Tensor) -> int:
+def reach(t: Tensor) -> int:
     """One more than the largest distance of an element from the start of the buffer."""
     return t.offset + sum((n - 1) * max(s, 0) for n, s in zip(t.shape, t.strides, strict=True)) + 1
 
