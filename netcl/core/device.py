@@ -309,8 +309,7 @@ class DeviceManager:
         cl = self._opencl
         try:
             context = context or cl.Context([dev])
-            # Time stamps cost nothing measurable per launch, and any queue can then be profiled.
-            queue = cl.CommandQueue(context, dev, properties=cl.command_queue_properties.PROFILING_ENABLE)
+            queue = cl.CommandQueue(context, dev)  # time stamps double a GPU's launch cost: profiling brings its own
         except Exception as error:
             raise DeviceError(
                 f"device: expected {profile.name!r} to open, got {error}; check its driver with `clinfo`."

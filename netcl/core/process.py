@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from netcl.core.errors import DeviceError
 
 started = False  # whether OpenCL was used in this process
 forked = False  # whether this process is a fork of one that had started OpenCL
+gate: Callable[[Any], Any] | None = None  # when set: gives the queue that a command really goes to, or refuses
 
 
 def mark_started() -> None:
@@ -25,9 +28,16 @@ def check() -> None:
         )
 
 
+def _refuse(queue: Any) -> Any:
+    check()
+    return queue
+
+
 def _after_fork() -> None:
-    global forked
+    global forked, gate
     forked = forked or started
+    if forked:
+        gate = _refuse
 
 
 if hasattr(os, "register_at_fork"):

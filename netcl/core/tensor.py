@@ -86,6 +86,7 @@ class Tensor:
         tensor = _allocate(queue, array.shape, target)
         if isinstance(queue, CPUQueue):
             tensor.array[...] = array
+            tensor._tell("write", array)
         else:
             opencl.write(queue, tensor.buffer, array)
             if async_copy is False:
@@ -120,6 +121,7 @@ class Tensor:
             return self
         if isinstance(self.queue, CPUQueue):
             self.array[...] = value
+            self._tell("fill", value)
         elif self.is_contiguous:
             pattern = self.dtype.type(value)
             pattern = pattern.view(np.uint8) if self.dtype == BOOL else pattern
@@ -128,6 +130,11 @@ class Tensor:
         else:
             OPERATIONS["assign"](self, Tensor.full(self.queue, (1,), value, self.dtype).expand(self.shape))
         return self
+
+    def _tell(self, kind: str, value: Any) -> None:
+        """Report a copy or fill on NumPy to the same hooks as OpenCL's, with the tensor in place of a buffer."""
+        for hook in opencl.copy_hooks:
+            hook(kind, self.queue, self, value, self.nbytes, (), None)
 
     # -- what it is ----------------------------------------------------------------------------------------------
 
@@ -181,6 +188,7 @@ class Tensor:
     def to_host(self) -> np.ndarray:
         """The elements as a new NumPy array. Waits for the queue; raises IndexOutOfRange for a bad index met before."""
         if isinstance(self.queue, CPUQueue):
+            self._tell("read", None)
             return self.array.copy()
         source = self.contiguous()
         out = np.empty(self.shape, UINT8 if self.dtype == BOOL else self.dtype)

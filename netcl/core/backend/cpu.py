@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from netcl.core import rebind
 from netcl.core.dtypes import C_NAME
 from netcl.core.errors import DTypeError
 from netcl.core.layout import contiguous_strides
@@ -15,7 +16,7 @@ from netcl.core.tensor import Tensor
 
 __all__ = ["CPUQueue", "compute", "hooks", "update", "wrap"]
 
-hooks: list[Callable[..., None]] = []  # called as hook(fn, targets, tensors, attrs) after each computation
+hooks: list[Callable[..., None]] = []  # called as hook(fn, targets, tensors, attrs, in_place) after each computation
 
 
 def wrap(queue: CPUQueue, array: np.ndarray) -> Tensor:
@@ -29,16 +30,17 @@ def wrap(queue: CPUQueue, array: np.ndarray) -> Tensor:
 def compute(fn: Callable[..., Any], *tensors: Tensor, queue: CPUQueue | None = None, **attrs: Any) -> Any:
     """Run `fn(*arrays, **attrs)` and return its array, or tuple of arrays, as new tensors.
 
-    `queue` is needed only when no tensor is given. Floating-point warnings are silenced: NaN and infinity are values.
+    `queue` is needed only when no tensor is given. Attributes may be `rebind.Cell`s, read at each use. Floating-point
+    warnings are silenced: NaN and infinity are values.
     """
     queue = queue or tensors[0].queue
     with np.errstate(all="ignore"):
-        result = fn(*[t.array for t in tensors], **attrs)
+        result = fn(*[t.array for t in tensors], **rebind.resolve(attrs))
     many = isinstance(result, tuple)
     inputs = {id(t.buffer) for t in tensors}
     outputs = tuple(_fresh(queue, np.asarray(r), inputs) for r in (result if many else (result,)))
     for hook in hooks:
-        hook(fn, outputs, tensors, attrs)
+        hook(fn, outputs, tensors, attrs, False)
     return outputs if many else outputs[0]
 
 
@@ -53,10 +55,10 @@ def _fresh(queue: CPUQueue, array: np.ndarray, inputs: set[int]) -> Tensor:
 
 
 def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, **attrs: Any) -> None:
-    """Run `fn(*target_arrays, *arrays, **attrs)`, whose results (one per target) replace the targets' values in place."""
+    """Run `fn(*target_arrays, *arrays, **attrs)`, whose results (one per target) replace the targets' values."""
     with np.errstate(all="ignore"):
-        results = fn(*[t.array for t in (*targets, *tensors)], **attrs)
+        results = fn(*[t.array for t in (*targets, *tensors)], **rebind.resolve(attrs))
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
         target.array[...] = result
     for hook in hooks:
-        hook(fn, tuple(targets), tensors, {**attrs, "in_place": True})
+        hook(fn, tuple(targets), tensors, attrs, True)

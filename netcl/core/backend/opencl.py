@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import process
+from netcl.core import process, rebind
 from netcl.core.dtypes import DType
 from netcl.core.errors import DeviceError, IndexOutOfRange, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
@@ -43,13 +43,15 @@ class Kernel:
 def launch(
     kernel: Kernel, queue: Any, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, *args: Any
 ) -> None:
-    """Enqueue `kernel`; the only call site, so capture, profiling and debug printing hook in here. Never waits."""
-    if process.forked:
-        process.check()
+    """Enqueue `kernel`; the only call site, so capture, profiling and debug printing hook in here. Never waits.
+
+    A `rebind.Cell` may stand for any number: it is read here, and again at each replay of a recording.
+    """
+    target = queue if process.gate is None else process.gate(queue)
     try:
         with kernel.lock:
             kernel.handle.set_args(*args)
-            event = cl.enqueue_nd_range_kernel(queue, kernel.handle, global_size, local_size)
+            event = cl.enqueue_nd_range_kernel(target, kernel.handle, global_size, local_size)
     except cl.MemoryError as error:
         raise OutOfMemoryError(f"{kernel.name}: the device ran out of memory at launch ({error}).") from error
     except cl.Error as error:
@@ -64,10 +66,9 @@ def launch(
 
 def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
     """Copy `array` to `buffer` at byte `offset` without waiting; later changes of `array` do not show."""
-    if process.forked:
-        process.check()
     if array.nbytes == 0:
         return
+    target = queue if process.gate is None else process.gate(queue)
     state = state_of(queue)
     keep: Any
     if array.nbytes >= PINNED_FROM and _is_discrete(queue):
@@ -76,7 +77,7 @@ def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
         host[...] = array
     else:
         host = keep = np.array(array, order="C")
-    event = cl.enqueue_copy(queue, buffer, host, dst_offset=offset, is_blocking=False)
+    event = cl.enqueue_copy(target, buffer, host, dst_offset=offset, is_blocking=False)
     with state.lock:
         state.pending.append((event, keep))
         _retire(state, len(state.pending) > PENDING_LIMIT)
@@ -105,18 +106,17 @@ def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
 
     Raises IndexOutOfRange for a bad index that a kernel met since the last synchronisation.
     """
-    if process.forked:
-        process.check()
+    target = queue if process.gate is None else process.gate(queue)
     state = state_of(queue)
     flag = _read_flag(queue, state) if state.armed else None
     if array.nbytes >= PINNED_FROM and _is_discrete(queue):
         staged = pinned_pool_of(queue).allocate(array.nbytes)
         host = staged.array[: array.nbytes].view(array.dtype).reshape(array.shape)
-        event = cl.enqueue_copy(queue, host, buffer, src_offset=offset, is_blocking=True)
+        event = cl.enqueue_copy(target, host, buffer, src_offset=offset, is_blocking=True)
         array[...] = host
         staged.release()
     else:
-        event = cl.enqueue_copy(queue, array, buffer, src_offset=offset, is_blocking=True) if array.nbytes else None
+        event = cl.enqueue_copy(target, array, buffer, src_offset=offset, is_blocking=True) if array.nbytes else None
     for hook in copy_hooks:
         hook("read", queue, array, buffer, array.nbytes, (offset,), event)
     if flag is not None:
@@ -128,7 +128,7 @@ def finish(queue: Any) -> None:
     state = state_of(queue)
     if state.armed:
         _raise_flag(queue, state, _read_flag(queue, state))
-    queue.finish()
+    (queue if process.gate is None else process.gate(queue)).finish()
 
 
 def copy_buffer(
@@ -136,8 +136,9 @@ def copy_buffer(
 ) -> None:
     """Copy `nbytes` between two buffers of one context, without waiting."""
     if nbytes:
+        target = queue if process.gate is None else process.gate(queue)
         event = cl.enqueue_copy(
-            queue, destination, source, byte_count=nbytes, dst_offset=dst_offset, src_offset=src_offset
+            target, destination, source, byte_count=nbytes, dst_offset=dst_offset, src_offset=src_offset
         )
         for hook in copy_hooks:
             hook("copy", queue, destination, source, nbytes, (dst_offset, src_offset), event)
@@ -146,7 +147,8 @@ def copy_buffer(
 def fill_buffer(queue: Any, buffer: Any, pattern: Any, nbytes: int, offset: int = 0) -> None:
     """Fill `nbytes` with a NumPy scalar, without waiting."""
     if nbytes:
-        event = cl.enqueue_fill_buffer(queue, buffer, pattern, offset, nbytes)
+        target = queue if process.gate is None else process.gate(queue)
+        event = cl.enqueue_fill_buffer(target, buffer, pattern, offset, nbytes)
         for hook in copy_hooks:
             hook("fill", queue, buffer, pattern, nbytes, (offset,), event)
 
@@ -157,8 +159,9 @@ def flag_buffer(queue: Any) -> Any:
     if state.flag is None:
         with state.lock:
             if state.flag is None:
-                flag = empty_buffer(queue, 16)
-                fill_buffer(queue, flag, np.int32(0), 16)
+                with rebind.unrecorded():  # a replay must not clear it
+                    flag = empty_buffer(queue, 16)
+                    fill_buffer(queue, flag, np.int32(0), 16)
                 state.flag = flag
     return state.flag
 
@@ -176,7 +179,7 @@ def arm_flag(queue: Any, where: str) -> int:
 
 def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
     flag = np.zeros(4, np.int32)
-    cl.enqueue_copy(queue, flag, state.flag, is_blocking=True)
+    cl.enqueue_copy(queue if process.gate is None else process.gate(queue), flag, state.flag, is_blocking=True)
     return flag
 
 
