@@ -6,17 +6,17 @@ can be looked up in it.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 
 
-@lru_cache(maxsize=None)
+@cache
 def text(file: str) -> str:
     """A file of netcl/ops/kernels as it is."""
     return (resources.files("netcl.ops.kernels") / file).read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(file: str, preamble: str = "", **defines: int | float | str) -> str:
     """The program in `file` with `defines` set before it; the same arguments give the same string object.
 

@@ -7,7 +7,7 @@
 #ifndef S
 #define S float
 #endif
-#if !defined(T) && !defined(HAVE_T)
+#if !defined(T) && !defined(HAVE_T) && !defined(VECTOR)
 #define T float
 #endif
 #ifndef ACC

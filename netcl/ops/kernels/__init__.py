@@ -1,0 +1,1 @@
+"""OpenCL C sources of the hand-written kernels; see netcl.ops.sources."""

@@ -1,0 +1,225 @@
+"""Matrix products: `matmul` (NumPy semantics), `linear` with a fused epilogue, and `gemm`, which both stand on.
+
+`gemm` describes the product once (`Product`: sizes, strides, batch axes), and hands it to the kernel family of the
+device. Transposed, sliced and broadcast operands are read in place; only their strides differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.backend import cpu
+from netcl.core.dtypes import DType, compute_dtype, is_float
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.kernels import dialect, primitives
+from netcl.core.profile import profile_of
+from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.ops import matmul_cpu, matmul_gpu
+from netcl.ops.elementwise import assign, cast, contiguous
+
+ACTIVATIONS = ("relu", "gelu", "silu")  # what an epilogue can apply, by the names of the primitive table
+assert all(name in primitives.TABLE for name in ACTIVATIONS)
+
+
+@dataclass(frozen=True)
+class Product:
+    """C[z] = A[z] B[z] for every batch index z: sizes and strides in elements, nothing of where the data lies.
+
+    `batch` holds (length, stride of A, stride of B, stride of C) of at most two axes, outermost first.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: tuple[int, int]  # strides along M and K
+    b: tuple[int, int]  # strides along K and N
+    c: int  # stride along M; along N it is 1
+    batch: tuple[tuple[int, int, int, int], ...]
+    dtype: DType
+    activation: str | None = None
+    bias: bool = False
+    accumulate: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of matrices."""
+        return layout.size_of(tuple(axis[0] for axis in self.batch))
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product by NumPy's rules.
+
+    y[.., i, j] = sum_k a[.., i, k] b[.., k, j]
+
+    Shapes: a (.., M, K), b (.., K, N) with leading axes that broadcast -> (.., M, N). A 1-D operand is a row on the
+    left, a column on the right, and its axis is absent from the result; two 1-D operands give shape ().
+    Dtypes promote as in NumPy; half is summed in float.
+    Raises: ShapeError for unequal K, leading axes that do not broadcast, or an operand without axes.
+    """
+    same_queue("matmul", a, b)
+    if not a.shape or not b.shape or a.shape[-1] != b.shape[0 if b.ndim == 1 else -2]:
+        raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
+    a, b = _promote(a, b)
+    left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
+    if left.ndim > 2 or right.ndim > 2:
+        layout.broadcast("matmul (leading axes)", left.shape[:-2], right.shape[:-2])
+    y = gemm(left, right)
+    if b.ndim == 1:
+        y = y.squeeze(-1)
+    return y.squeeze(-2 if b.ndim > 1 else -1) if a.ndim == 1 else y
+
+
+def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None = None) -> Tensor:
+    """An affine map and an optional activation in one product.
+
+    y = activation(x w^T + b)
+
+    Shapes: x (.., K), w (N, K), b (N,) -> (.., N). `activation` is None, "relu", "gelu" (exact) or "silu".
+    Memory: nothing but y; w is read in place, not transposed.
+    Raises: ShapeError when the last axes differ or b does not have N elements.
+    """
+    same_queue("linear", *(t for t in (x, w, b) if t is not None))
+    if w.ndim != 2 or x.ndim == 0 or x.shape[-1] != w.shape[1]:
+        raise ShapeError(f"linear: expected x (.., K) and w (N, K) with equal K, got {x.shape} and {w.shape}.")
+    if b is not None and b.shape != (w.shape[0],):
+        raise ShapeError(f"linear: expected a bias of shape ({w.shape[0]},), got {b.shape}.")
+    x, w, *rest = _promote(x, w, *(() if b is None else (b,)))
+    rows = layout.size_of(x.shape[:-1])
+    y = gemm(x.reshape(rows, x.shape[-1]), w.permute(1, 0), bias=rest[0] if rest else None, activation=activation)
+    return y.reshape(*x.shape[:-1], w.shape[0])
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    alpha: float = 1.0,
+    accumulate: bool = False,
+) -> Tensor:
+    """out = activation(alpha a b + bias), or out += alpha a b with `accumulate`; one launch.
+
+    Shapes: a (.., M, K), b (.., K, N), leading axes broadcast; bias (N,); out (.., M, N), any strides.
+    All operands have one dtype; an epilogue needs a floating one and excludes `accumulate`.
+    """
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ShapeError(f"gemm: expected an activation of {', '.join(ACTIVATIONS)} or None, got {activation!r}.")
+    if (bias is not None or activation is not None) and (accumulate or not is_float(a.dtype)):
+        raise DTypeError(f"gemm: expected floating operands and no accumulation with an epilogue, got {a.dtype}.")
+    lead = layout.broadcast("gemm", a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
+    shape = (*lead, a.shape[-2], b.shape[-1])
+    if a.backend == "cpu":
+        return _numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
+    if out is not None and (out.strides[-1] != 1 or out.shape != shape):
+        if out.shape != shape:
+            raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
+        return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
+    target = allocate(a.queue, shape, a.dtype) if out is None else out
+    if bias is not None and bias.strides != (1,):
+        bias = contiguous(bias)
+    if target.size:
+        _launch(a, b, target, bias, activation, alpha, accumulate)
+    return target
+
+
+def _launch(
+    a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None, activation: str | None, alpha: float, accumulate: bool
+) -> None:
+    """Look up or make the plan for these layouts, and run it."""
+    queue = a.queue
+    plans = queue.netcl_state.plans
+    key = ("gemm", a.shape, a.strides, b.shape, b.strides, c.strides, a.dtype, activation, bias is None, accumulate)
+    plan = plans.get(key)
+    if plan is None:
+        products = describe(a, b, c, activation, bias is not None, accumulate)
+        family = matmul_cpu if profile_of(queue).kind == "cpu" else matmul_gpu
+        plan = plans[key] = [(offsets, family.plan(queue, product)) for offsets, product in products]
+    for (oa, ob, oc), run in plan:
+        run(queue, c, a, b, bias, c.offset + oc, a.offset + oa, b.offset + ob, alpha)
+
+
+def describe(
+    a: Tensor, b: Tensor, c: Tensor, activation: str | None, bias: bool, accumulate: bool
+) -> list[tuple[tuple[int, int, int], Product]]:
+    """The product as one `Product`, or several with (a, b, c) offsets where the batch needs more than two axes."""
+    lead = c.shape[:-2]
+    strides = [layout.expand_strides(t.shape[:-2], t.strides[:-2], lead) for t in (a, b)]
+    axes = _merge([(n, *s) for n, *s in zip(lead, *strides, c.strides[:-2])])
+    outer, inner = axes[:-2], axes[-2:]
+    (sam, sak), (sbk, sbn) = a.strides[-2:], b.strides[-2:]
+    base = Product(
+        c.shape[-2], c.shape[-1], a.shape[-1], (sam, sak), (sbk, sbn), c.strides[-2], tuple(inner), a.dtype, activation,
+        bias, accumulate,
+    )  # fmt: skip
+    offsets = [(0, 0, 0)]
+    for n, *steps in outer:
+        offsets = [tuple(o + i * s for o, s in zip(base_, steps)) for base_ in offsets for i in range(n)]  # type: ignore[misc]
+    return [(o, base) for o in offsets]
+
+
+def _merge(axes: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Batch axes with those of length one dropped, and neighbours that walk memory as one axis joined."""
+    merged: list[tuple[int, int, int, int]] = []
+    for n, *steps in (axis for axis in axes if axis[0] != 1):
+        if merged and all(p == s * n for p, s in zip(merged[-1][1:], steps)):
+            merged[-1] = (merged[-1][0] * n, *steps)  # type: ignore[assignment]
+        else:
+            merged.append((n, *steps))  # type: ignore[arg-type]
+    return merged
+
+
+def _promote(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in their common dtype."""
+    dtype = tensors[0].dtype
+    if all(t.dtype == dtype for t in tensors):
+        return tensors
+    common = np.result_type(*(t.dtype for t in tensors))
+    return tuple(cast(t, common) for t in tensors)
+
+
+# -- NumPy -------------------------------------------------------------------------------------------------------------
+
+
+def _numpy_gemm(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None,
+    bias: Tensor | None,
+    activation: str | None,
+    alpha: float,
+    accumulate: bool,
+) -> Tensor:
+    operands = (a, b) if bias is None else (a, b, bias)
+    if out is None:
+        return cpu.compute(numpy_product, *operands, activation=activation, alpha=alpha)  # type: ignore[no-any-return]
+    update = _add_product if accumulate else _set_product
+    cpu.update(update, (out,), *operands, activation=activation, alpha=alpha)
+    return out
+
+
+def _set_product(c: np.ndarray, *operands: Any, **attrs: Any) -> np.ndarray:
+    return numpy_product(*operands, **attrs)
+
+
+def _add_product(c: np.ndarray, *operands: Any, **attrs: Any) -> np.ndarray:
+    return c + numpy_product(*operands, **attrs)
+
+
+def numpy_product(
+    a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, activation: str | None = None, alpha: float = 1.0
+) -> np.ndarray:
+    """activation(alpha a b + bias) with NumPy; half is computed in float."""
+    compute = compute_dtype(a.dtype)
+    y = np.matmul(a.astype(compute, copy=False), b.astype(compute, copy=False))
+    if alpha != 1.0:
+        y = y * y.dtype.type(alpha)
+    if bias is not None:
+        y = y + bias.astype(compute, copy=False)
+    if activation is not None:
+        y = dialect.NUMPY[activation.upper()](y)
+    return np.asarray(y).astype(a.dtype, copy=False)

@@ -1,0 +1,200 @@
+"""Which kernel with which sizes on which device: one table, one lookup, no choice by vendor anywhere else.
+
+`tuning.json` maps kernel -> device key -> named sizes, which become `#define`s. The most specific key wins: device
+name, architecture, "vendor kind", kind, "default". A user's overlay of the same form (NETCL_TUNING, or tuning.json in
+the user's configuration folder; written by `netcl.profiling`) is looked up before the packaged table at each step.
+`fit` then makes any row legal on any device, so a device without an entry is slow, never broken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.errors import DeviceError
+from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
+from netcl.core.profile import DeviceProfile, profile_of
+from netcl.runtime.cache import get_kernel
+
+Row = dict[str, int]
+UNTUNED_GROUP = 64  # local size of a KernelSpec that names none
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a kernel's sizes cost: work-items of a group, bytes of local memory, and which sizes may shrink how far."""
+
+    items: Callable[[Row], int]
+    local: Callable[[Row], int]
+    shrink: tuple[tuple[str, int], ...]  # (size, least value), halved in turn; a size stays a multiple of its least
+
+
+FOOTPRINTS: dict[str, Footprint] = {
+    "matmul_cpu": Footprint(
+        items=lambda p: 1,
+        local=lambda p: 4 * p["KC"] * (p["MC"] + 16 * p["NP"]),
+        shrink=(("NP", 1), ("MC", 6), ("KC", 8)),
+    ),
+    "matmul_gpu": Footprint(  # local memory as of double elements
+        items=lambda p: p["BM"] // p["RM"] * (p["BN"] // p["RN"]),
+        local=lambda p: 8 * p["BK"] * (p["BM"] + 1 + p["BN"]),
+        shrink=(("BM", 4), ("BN", 4), ("BK", 4)),
+    ),
+}
+
+
+def overlay_path() -> Path | None:
+    """Where the user's tuning table is kept, whether or not it exists; None where there is no home."""
+    chosen = os.environ.get("NETCL_TUNING")
+    if chosen:
+        return Path(chosen).expanduser()
+    try:
+        from platformdirs import user_config_dir
+
+        return Path(user_config_dir("netcl", appauthor=False)) / "tuning.json"
+    except (ImportError, RuntimeError, OSError):
+        return None
+
+
+def _table(text: str, where: str) -> dict[str, dict[str, Row]]:
+    """A tuning table from JSON; DeviceError in the house form when it is not one."""
+    try:
+        table = json.loads(text)
+        if not all(
+            isinstance(v, int) and v > 0 for rows in table.values() for row in rows.values() for v in row.values()
+        ):
+            raise ValueError("a size is not a positive integer")
+    except (ValueError, AttributeError) as error:
+        raise DeviceError(
+            f"tuning: expected kernel -> device -> sizes as JSON in {where}, got: {error}; repair or delete the file."
+        ) from None
+    return table  # type: ignore[no-any-return]
+
+
+@cache
+def tables() -> tuple[dict[str, dict[str, Row]], ...]:
+    """The user's overlay if there is one, then the packaged table. `tables.cache_clear()` reads them again."""
+    packaged = _table(
+        (resources.files("netcl.ops") / "tuning.json").read_text(encoding="utf-8"), "netcl/ops/tuning.json"
+    )
+    path = overlay_path()
+    try:
+        return (packaged,) if path is None else (_table(path.read_text(encoding="utf-8"), str(path)), packaged)
+    except OSError:  # no overlay
+        return (packaged,)
+
+
+def device_keys(profile: DeviceProfile) -> tuple[str, ...]:
+    """The keys of a tuning table that fit a device, the most specific first."""
+    return (profile.name, profile.architecture, f"{profile.vendor} {profile.kind}", profile.kind, "default")
+
+
+def parameters(kernel: str, profile: DeviceProfile) -> Row:
+    """The sizes of `kernel` for a device: the most specific row, made legal by `fit`."""
+    for key in device_keys(profile):
+        for table in tables():
+            if key in table.get(kernel, {}):
+                return fit(kernel, table[kernel][key], profile)
+    known = ", ".join(sorted(tables()[-1]))
+    raise DeviceError(f"tuning: expected a kernel of the table ({known}), got {kernel!r}.")
+
+
+def fit(kernel: str, row: Row, profile: DeviceProfile) -> Row:
+    """`row` with sizes halved until a group fits the device's work-group and local-memory limits.
+
+    Kernels without an entry in FOOTPRINTS have their WG clamped to a power of two that the device can run.
+    """
+    row = dict(row)
+    cost = FOOTPRINTS.get(kernel)
+    if cost is None:
+        while row.get("WG", 1) > profile.max_work_group:
+            row["WG"] //= 2
+        return row
+    while cost.items(row) > profile.max_work_group or cost.local(row) > profile.local_mem:
+        before = dict(row)
+        for name, least in cost.shrink:
+            row[name] = max(least, row[name] // 2 // least * least)
+            if cost.items(row) <= profile.max_work_group and cost.local(row) <= profile.local_mem:
+                break
+        if row == before:
+            raise DeviceError(
+                f"{kernel}: expected a device with at least {cost.items(row)} work-items a group and "
+                f"{cost.local(row)} bytes of local memory, got {profile.max_work_group} and {profile.local_mem} "
+                f"on {profile.name}."
+            )
+    return row
+
+
+# -- records by the documented names -----------------------------------------------------------------------------------
+
+_SIGNATURE = r"\bkernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?void\s+{}\s*\((.*?)\)\s*\{{"
+_SCALARS = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "long": "i8",
+            "ulong": "u8", "float": "f4", "double": "f8"}  # fmt: skip
+
+
+def argument_types(source: str, name: str) -> list[np.dtype[Any] | None]:
+    """The types of a kernel's arguments as `Kernel` takes them, read off its signature in `source`."""
+    found = re.search(_SIGNATURE.format(re.escape(name)), source.replace("__kernel", "kernel"), re.DOTALL)
+    if found is None:
+        raise DeviceError(f"KernelSpec: expected `__kernel void {name}(...)` in the source, found none.")
+    words = [re.sub(r"\b(const|unsigned)\b", "", a).split() for a in found[1].split(",") if a.strip()]
+    return [np.dtype(_SCALARS[w[0]]) if w[0] in _SCALARS and "*" not in "".join(w) else None for w in words]
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """A hand-written kernel: `src` sees the functions of the primitive table (ADD, RELU, ...) over float."""
+
+    name: str
+    src: str
+    shape_sig: tuple[Any, ...] = ()
+    workgroup_size: tuple[int, ...] | None = None
+    extra_flags: tuple[str, ...] = ()
+    tune: bool = True
+
+    @property
+    def source(self) -> str:
+        """The complete text of the program."""
+        half = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n" if re.search(r"\bhalf\s+\w", self.src) else ""
+        return f"{half}{PRIMITIVE_PREAMBLE}{self.src}"
+
+    def build(self, queue: Any) -> Kernel:
+        """The built kernel, from the program cache when it is there."""
+        return get_kernel(queue, self.source, self.name, argument_types(self.src, self.name), self.extra_flags)
+
+    def run(self, queue: Any, global_size: Sequence[int], local_size: Sequence[int] | None, *args: Any) -> None:
+        """Launch over `global_size`, rounded up to whole groups (so the kernel must guard its index)."""
+        group = tuple(local_size or self.workgroup_size or (UNTUNED_GROUP, *(1,) * (len(global_size) - 1)))
+        limit = profile_of(queue).max_work_group
+        while int(np.prod(group)) > limit:
+            widest = max(range(len(group)), key=lambda axis: group[axis])
+            group = tuple(max(1, n // 2) if axis == widest else n for axis, n in enumerate(group))
+        launch(self.build(queue), queue, tuple(-(-n // g) * g for n, g in zip(global_size, group)), group, *args)
+
+
+@dataclass
+class KernelSelector:
+    """An ordered list of rules per op: the first whose condition(shapes, profile) holds names the kernel."""
+
+    rules: dict[str, list[tuple[Callable[..., bool], Any]]] = field(default_factory=dict)
+
+    def register(self, op_name: str, condition: Callable[..., bool], kernel: Any) -> None:
+        """Add a rule behind those there are."""
+        self.rules.setdefault(op_name, []).append((condition, kernel))
+
+    def select(self, op_name: str, shapes: Any, profile: DeviceProfile) -> Any:
+        """The kernel of the first rule that holds. Raises DeviceError when none does."""
+        for condition, kernel in self.rules.get(op_name, ()):
+            if condition(shapes, profile):
+                return kernel
+        raise DeviceError(f"KernelSelector: no rule of {op_name!r} holds for {shapes} on {profile.name}.")

@@ -1,0 +1,232 @@
+"""matmul, linear and gemm against NumPy in double precision: tile borders, views, dtypes, special values."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import special
+
+from netcl.core.errors import DeviceError, ShapeError
+from netcl.core.tensor import Tensor
+from netcl.ops.matmul import gemm, linear, matmul
+from netcl.ops.matmul_cpu import MR, macro_tile
+
+TOLERANCE = {"float16": 2e-3, "float32": 3e-6, "float64": 1e-14}
+
+
+def values(shape, dtype="float32", seed=0):
+    rng = np.random.default_rng([seed, *shape])
+    if np.dtype(dtype).kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(0, 2 if dtype == "bool" else 9, shape).astype(dtype)
+
+
+def close(y, expected, dtype="float32", k=1):
+    """Within a few roundings of the storage type, on the scale of a sum of k products."""
+    y = y.to_host() if isinstance(y, Tensor) else y
+    assert y.shape == expected.shape
+    assert y.dtype == np.dtype(dtype)
+    scale = max(1.0, float(np.sqrt(k)))
+    np.testing.assert_allclose(y.astype("f8"), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+
+
+def put(queue, array, form=""):
+    """`array` on the queue, laid out as rows, as columns, with gaps, or backwards."""
+    if form == "transposed":
+        return Tensor.from_host(queue, np.ascontiguousarray(np.swapaxes(array, -1, -2))).transpose(-1, -2)
+    if form == "strided":
+        big = np.full((*array.shape[:-2], 2 * array.shape[-2], 2 * array.shape[-1] + 1), np.nan).astype(array.dtype)
+        big[..., ::2, 1::2] = array
+        return Tensor.from_host(queue, big)[..., ::2, 1::2]
+    if form == "reversed":
+        return Tensor.from_host(queue, np.ascontiguousarray(array[..., ::-1, ::-1]))[..., ::-1, ::-1]
+    return Tensor.from_host(queue, array)
+
+
+SIZES = [
+    (1, 1, 1), (5, 6, 7), (6, 16, 4), (7, 17, 5), (15, 16, 17), (63, 64, 65), (64, 63, 66), (1, 257, 255),
+    (257, 1, 256),
+    (192, 64, 256), (193, 65, 257), (255, 256, 513), (12, 300, 3), (400, 20, 40), (3, 5, 1000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_sizes_round_the_tiles(queue, m, n, k):
+    a, b = values((m, k)), values((k, n), seed=1)
+    close(matmul(put(queue, a), put(queue, b)), a.astype("f8") @ b.astype("f8"), k=k)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 6, 7), (65, 33, 300), (7, 17, 513)])
+def test_other_floats(queue, m, n, k, dtype):
+    a, b = values((m, k), dtype), values((k, n), dtype, seed=1)
+    close(matmul(put(queue, a), put(queue, b)), a.astype("f8") @ b.astype("f8"), dtype, k)
+
+
+FORMS = ["", "transposed", "strided", "reversed"]
+
+
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(FORMS, FORMS)))
+def test_views_of_either_operand(queue, left, right):
+    for m, n, k in ((7, 17, 9), (70, 50, 300)):
+        a, b = values((m, k)), values((k, n), seed=1)
+        close(matmul(put(queue, a, left), put(queue, b, right)), a.astype("f8") @ b.astype("f8"), k=k)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_views_in_other_floats(queue, dtype):
+    for left, right in (("transposed", ""), ("", "transposed"), ("strided", "reversed")):
+        a, b = values((13, 20), dtype), values((20, 33), dtype, seed=1)
+        close(matmul(put(queue, a, left), put(queue, b, right)), a.astype("f8") @ b.astype("f8"), dtype, 20)
+
+
+SHAPES = [
+    ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((5, 2, 3), (3,)), ((3,), (5, 3, 4)), ((5, 2, 3), (5, 3, 4)),
+    ((5, 2, 3), (3, 4)), ((2, 3), (5, 3, 4)), ((6, 1, 2, 3), (5, 3, 4)), ((6, 5, 2, 3), (6, 1, 3, 4)),
+    ((2, 1, 3, 1, 4, 5), (1, 7, 1, 6, 5, 2)), ((1, 1, 4), (1, 4, 1)), ((4, 1), (1, 4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_numpy_shapes(queue, left, right):
+    a, b = values(left), values(right, seed=1)
+    close(matmul(put(queue, a), put(queue, b)), np.matmul(a.astype("f8"), b.astype("f8")), k=left[-1])
+
+
+def test_batches_through_views(queue):
+    a, b = values((4, 70, 3, 20)), values((4, 20, 3, 33), seed=1)  # heads next to the last axis, as attention has them
+    y = matmul(Tensor.from_host(queue, a).permute(0, 2, 1, 3), Tensor.from_host(queue, b).permute(0, 2, 1, 3))
+    close(y, np.einsum("bmhk,bkhn->bhmn", a.astype("f8"), b.astype("f8")), k=20)
+    expanded = Tensor.from_host(queue, a[:1]).expand(4, 70, 3, 20).permute(0, 2, 1, 3)
+    expected = np.einsum("mhk,bkhn->bhmn", a[0].astype("f8"), b.astype("f8"))
+    close(matmul(expanded, Tensor.from_host(queue, b).permute(0, 2, 1, 3)), expected, k=20)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [((2, 0), (0, 3)), ((0, 4), (4, 3)), ((2, 4), (4, 0)), ((0, 2, 3), (3, 4)), ((0,), (0,))]
+)
+def test_NUM_10_zero_sizes(queue, left, right):
+    y = matmul(Tensor.zeros(queue, left), Tensor.zeros(queue, right)).to_host()
+    np.testing.assert_array_equal(y, np.matmul(np.zeros(left), np.zeros(right)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool"])
+def test_integers(queue, dtype):
+    a, b = values((2, 9, 40), dtype), values((40, 65), dtype, seed=1)
+    y = matmul(put(queue, a), put(queue, b, "transposed")).to_host()
+    expected = np.matmul(a, b)  # wraps as the dtype does
+    assert y.dtype == expected.dtype
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_dtypes_promote(queue):
+    a, b = values((3, 4), "float16"), values((4, 5), "int32")
+    y = matmul(put(queue, a), put(queue, b)).to_host()
+    assert y.dtype == np.result_type("float16", "int32")
+    np.testing.assert_allclose(y, a.astype("f8") @ b, rtol=1e-6)
+
+
+def test_zero_times_infinity_is_nan_and_padding_does_not_leak(queue):
+    a, b = values((7, 9)), values((9, 18), seed=1)
+    a[3, 2], b[2] = 0, 1
+    b[2, 5] = np.inf
+    a[6, 8], b[8, 17] = np.nan, -np.inf
+    with np.errstate(all="ignore"):
+        expected = a.astype("f8") @ b.astype("f8")
+    y = matmul(put(queue, a), put(queue, b)).to_host()
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 127, 250])
+def test_DEV_05_nothing_is_written_outside(cl_queue, size):
+    guard = np.float32(-7)
+    whole = Tensor.full(cl_queue, (size + 2, size + 2), guard)
+    a, b = values((size, 9)), values((9, size), seed=1)
+    gemm(put(cl_queue, a), put(cl_queue, b), out=whole[1:-1, 1:-1])
+    result = whole.to_host()
+    close(result[1:-1, 1:-1], a.astype("f8") @ b.astype("f8"), k=9)
+    result[1:-1, 1:-1] = guard
+    assert (result == guard).all()
+
+
+ACTIVATIONS = {
+    None: lambda v: v,
+    "relu": lambda v: np.maximum(v, 0),
+    "gelu": lambda v: v * special.ndtr(v),
+    "silu": lambda v: v * special.expit(v),
+}
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_linear(queue, activation, bias, dtype):
+    for rows, features, k in ((5, 10, 33), (64, 48, 300)):
+        x, w, b = values((rows, k), dtype), values((features, k), dtype, 1) / 8, values((features,), dtype, 2)
+        y = linear(put(queue, x), put(queue, w.astype(dtype)), put(queue, b) if bias else None, activation)
+        affine = x.astype("f8") @ w.astype(dtype).astype("f8").T + (b.astype("f8") if bias else 0)
+        close(y, ACTIVATIONS[activation](affine), dtype, k)
+
+
+def test_linear_takes_any_leading_axes_and_views(queue):
+    x, w, b = values((2, 3, 4, 5)), values((7, 5), seed=1), values((14,), seed=2)
+    expected = np.einsum("abck,nk->bacn", x.astype("f8"), w.astype("f8")) + b[::2].astype("f8")
+    y = linear(Tensor.from_host(queue, x).permute(1, 0, 2, 3), put(queue, w, "transposed"), put(queue, b)[::2])
+    close(y, expected, k=5)
+    close(linear(put(queue, x[0, 0, 0]), put(queue, w)), x[0, 0, 0].astype("f8") @ w.astype("f8").T, k=5)
+    assert linear(Tensor.zeros(queue, (0, 5)), put(queue, w)).shape == (0, 7)
+    empty = linear(Tensor.zeros(queue, (2, 0)), Tensor.zeros(queue, (7, 0)), put(queue, b)[:7], "relu")
+    close(empty, np.maximum(np.broadcast_to(b[:7].astype("f8"), (2, 7)), 0))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_gemm_accumulates_and_scales(queue, dtype):
+    a, b, c = values((9, 600), dtype), values((600, 20), dtype, 1), values((9, 20), dtype, 2)
+    out = Tensor.from_host(queue, c)
+    assert gemm(put(queue, a), put(queue, b), out=out, alpha=0.25, accumulate=True) is out
+    close(out, c.astype("f8") + 0.25 * (a.astype("f8") @ b.astype("f8")), dtype, 600)
+    columns = Tensor.from_host(queue, np.ascontiguousarray(c.T)).T
+    gemm(put(queue, a), put(queue, b), out=columns, accumulate=True)
+    close(columns, c.astype("f8") + a.astype("f8") @ b.astype("f8"), dtype, 600)
+
+
+def test_the_same_plan_serves_other_offsets(cl_queue):
+    a, b = values((10, 8, 6)), values((10, 6, 4), seed=1)
+    left, right = put(cl_queue, a), put(cl_queue, b)
+    for i in (0, 3, 9):
+        close(matmul(left[i], right[i]), a[i].astype("f8") @ b[i].astype("f8"), k=6)
+
+
+def test_errors_name_the_shapes(queue, cpu_queue):
+    def zeros(*shape, on=queue):
+        return Tensor.zeros(on, shape)
+
+    with pytest.raises(ShapeError, match=r"matmul: expected .* equal K, got \(2, 3\) and \(4, 5\)"):
+        matmul(zeros(2, 3), zeros(4, 5))
+    with pytest.raises(ShapeError, match=r"leading axes.*broadcast"):
+        matmul(zeros(2, 3, 4), zeros(3, 4, 5))
+    with pytest.raises(ShapeError, match="matmul"):
+        matmul(zeros(), zeros(3))
+    with pytest.raises(ShapeError, match=r"linear: expected x \(.., K\) and w"):
+        linear(zeros(2, 3), zeros(4, 5))
+    with pytest.raises(ShapeError, match=r"bias of shape \(4,\), got \(3,\)"):
+        linear(zeros(2, 5), zeros(4, 5), zeros(3))
+    with pytest.raises(ShapeError, match="activation"):
+        linear(zeros(2, 5), zeros(4, 5), None, "tan")
+    if queue is not cpu_queue:
+        with pytest.raises(DeviceError, match="one queue"):
+            matmul(zeros(2, 2), zeros(2, 2, on=cpu_queue))
+
+
+@pytest.mark.parametrize("units", [1, 2, 64])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "batch"), [(32, 256, 784, 1), (2048, 2048, 2048, 1), (64, 64, 64, 64), (1, 10, 5, 1)]
+)
+def test_macro_tiles_cover_the_matrix_and_keep_units_busy(m, n, k, batch, units):
+    mc, nc = macro_tile(m, n, k, batch, units, 192, 16)
+    assert mc % MR == 0
+    assert nc % 16 == 0
+    assert mc <= 192
+    items = -(-m // mc) * -(-n // nc) * batch
+    assert items >= min(units, max(1, batch * m * n * k >> 21))
