@@ -2,8 +2,12 @@
 
 from netcl.core.tensor import OPERATIONS
 from netcl.ops import elementwise
+from netcl.ops.matmul import gemm, linear, matmul
 
 OPERATIONS.update({name: getattr(elementwise, name) for name in (
     "add", "sub", "mul", "div", "pow", "remainder", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or",
     "logical_not", "neg", "abs", "exp", "log", "sqrt", "contiguous", "copy", "cast", "assign",
 )})  # fmt: skip
+OPERATIONS["matmul"] = matmul
+
+__all__ = ["gemm", "linear", "matmul"]
