@@ -31,7 +31,7 @@ from netcl.runtime.cache import get_kernel
 CHUNK = 8192  # elements per work-item on a CPU device
 GROUP = 256  # work-items per group on a GPU
 PLANS = 4096  # prepared launches kept per queue
-OPTIONS = ("-cl-mad-enable",)
+OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
 
 Line = tuple[str, str, tuple[str, ...]]  # (variable, FUNCTION, arguments: variables or numbers)
 

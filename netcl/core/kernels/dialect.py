@@ -189,7 +189,7 @@ def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool 
         for word in words:
             if word in order:
                 continue
-            if word.startswith("f_") and word[2:] in FUNCTIONS:
+            if word.startswith("f_") and (word[2:] in FUNCTIONS or word[2:] in _math_blocks()):
                 text = _math(word[2:], element, plain)
                 require(w for w in _WORD.findall(text) if w != word)
                 order[word] = text
@@ -203,8 +203,12 @@ def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool 
     require(sorted(_definitions if used is None else used))
     vector = element if width == 1 else f"{element}{width}"
     mask = {"float": "int", "double": "long"}.get(element, element.lstrip("u"))
-    mask = mask if width == 1 else f"{mask}{width}"
-    types = f"typedef {vector} T;\ntypedef {mask} M;\n#define AS_T as_{vector}\n#define AS_M as_{mask}\n"
+    suffix = "" if width == 1 else str(width)
+    types = f"typedef {vector} T;\ntypedef {mask}{suffix} M;\n#define AS_T as_{vector}\n#define AS_M as_{mask}{suffix}\n"
+    if "f_quarter" in order:
+        types += f"#define D double{suffix}\n#define CONVERT_D convert_double{suffix}\n#define AS_L as_long{suffix}\n"
+        types += f"#define CONVERT_T convert_{vector}\n#define CONVERT_M convert_{mask}{suffix}\n"
+        types = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + types
     return types + "#define where(c, t, f) ((c) ? (T)(t) : (T)(f))\n" + "".join(order.values())
 
 

@@ -112,3 +112,47 @@ static inline T f_pow(T a, T b) {
     }
     return where(b < 0, where(a == 1, 1, 0), y);
 }
+// @quarter
+// x = q * pi/2 + r with |r| <= pi/4, reduced in double precision: right up to |x| = 2^30.
+static inline T f_quarter(T x, M* q) {
+    D d = CONVERT_D(x);
+    D k = d * 0.63661977236758134 + 6755399441055744.0;   // 1.5 * 2^52 rounds to an integer kept in the low bits
+    *q = CONVERT_M(AS_L(k) & 3);
+    k = k - 6755399441055744.0;
+    return CONVERT_T((d - k * 1.5707963267341256) - k * 6.077100506506192e-11);
+}
+static inline T quarter_sin(T r) {
+    T z = r * r;
+    T p = z * 2.72503840e-6f - 1.98400918e-4f;
+    p = p * z + 8.33333189e-3f;
+    p = p * z - 1.66666667e-1f;
+    return p * z * r + r;
+}
+static inline T quarter_cos(T r) {
+    T z = r * r;
+    T p = z * -2.76966464e-7f + 2.48040615e-5f;
+    p = p * z - 1.38888945e-3f;
+    p = p * z + 4.16666667e-2f;
+    return p * z * z - 0.5f * z + 1.0f;
+}
+// @sin
+static inline T f_sin(T x) {
+    M q;
+    T r = f_quarter(x, &q);
+    T y = (q & 1) == 0 ? quarter_sin(r) : quarter_cos(r);
+    return (q & 2) == 0 ? y : -y;
+}
+// @cos
+static inline T f_cos(T x) {
+    M q;
+    T r = f_quarter(x, &q);
+    T y = (q & 1) == 0 ? quarter_cos(r) : quarter_sin(r);
+    return ((q + 1) & 2) == 0 ? y : -y;
+}
+// @tan
+static inline T f_tan(T x) {
+    M q;
+    T r = f_quarter(x, &q);
+    T s = quarter_sin(r), c = quarter_cos(r);
+    return (q & 1) == 0 ? s / c : -c / s;
+}

@@ -1,0 +1,172 @@
+"""Every row of the primitive table: forward and gradient against independent references on every backend."""
+
+import numpy as np
+import pytest
+from cases import ELEMENTWISE
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.kernels import dialect
+from netcl.core.kernels.primitives import TABLE, Primitive
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -3.5, 2.5, 88.0, -88.0, 0.5, -0.5], np.float32)
+
+
+def host(t):
+    return t.to_host().astype(np.float64)
+
+
+def reference(case, xs):
+    with np.errstate(all="ignore"):
+        return np.asarray(case.ref(*xs, **case.attrs), np.float64)
+
+
+def close(case, got, expected, rtol=None):
+    rtol = rtol or case.rtol
+    np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol * max(1.0, np.abs(expected[np.isfinite(expected)]).max(initial=0)))
+
+
+def test_every_row_has_a_case():
+    assert {c.op for c in ELEMENTWISE} == set(TABLE)
+
+
+def test_every_formula_is_in_the_dialect():
+    for row in TABLE.values():
+        dialect.check(row)
+
+
+@pytest.mark.parametrize(
+    ("value", "grads", "message"),
+    [
+        ("1 / 2 * a", (), "fold the constant"), ("where(0 < a < 1, a, 0)", (), "chained"), ("a ** 2", (), "Pow"),
+        ("sinc(a)", (), "unknown name 'sinc'"), ("a + b", ("g",), "expected 2 gradients"), ("a if a else 0", (), "IfExp"),
+        ("a * 'x'", (), "expected numbers"),
+    ],
+)  # fmt: skip
+def test_rows_outside_the_dialect_are_refused(value, grads, message):
+    with pytest.raises(ValueError, match=message):
+        dialect.check(Primitive("bad", value, grads))
+
+
+def test_saved_is_read_off_the_formulas():
+    saved = {name: TABLE[name].saved for name in ("add", "mul", "sigmoid", "relu", "gelu", "div")}
+    assert saved == {"add": (), "mul": ("a", "b"), "sigmoid": ("y",), "relu": ("y",), "gelu": ("a",), "div": ("y", "b")}
+
+
+@pytest.mark.parametrize("case", ELEMENTWISE, ids=str)
+def test_forward(queue, case):
+    xs = case.sample(dtype=np.float32)
+    got = elementwise.apply(case.op, *[Tensor.from_host(queue, x) for x in xs], **case.attrs)
+    assert got.dtype == (np.bool_ if TABLE[case.op].result == "bool" else np.float32)
+    close(case, host(got), reference(case, [x.astype(np.float64) for x in xs]))
+
+
+@pytest.mark.parametrize("case", ELEMENTWISE, ids=str)
+def test_views_half_and_broadcast(queue, case):
+    """The first operand is a transposed, reversed view in half storage, the others are repeated along an axis."""
+    shapes = ((7, 6), *((6, 1) if i % 2 else (1, 7) for i in range(len(case.shapes) - 1)))
+    xs = case.sample(seed=3, dtype=np.float16, shapes=shapes)
+    first = Tensor.from_host(queue, xs[0])[::-1].T
+    got = elementwise.apply(case.op, first, *[Tensor.from_host(queue, x) for x in xs[1:]], **case.attrs)
+    expected = reference(case, [xs[0][::-1].T.astype(np.float64), *[x.astype(np.float64) for x in xs[1:]]])
+    assert got.shape == (6, 7)
+    assert got.dtype == (np.bool_ if TABLE[case.op].result == "bool" else np.float16)
+    close(case, host(got), expected, 2e-3)
+
+
+@pytest.mark.parametrize("case", [c for c in ELEMENTWISE if c.specials], ids=str)
+def test_nan_and_infinity(queue, case):
+    xs = [np.roll(SPECIAL, 5 * i) for i in range(len(case.shapes))]
+    got = host(elementwise.apply(case.op, *[Tensor.from_host(queue, x) for x in xs], **case.attrs))
+    expected = reference(case, xs).astype(np.float32).astype(np.float64)
+    assert np.array_equal(np.isnan(got), np.isnan(expected)), (xs, got, expected)
+    kept = ~np.isnan(expected)
+    np.testing.assert_allclose(got[kept], expected[kept], rtol=2e-5, atol=1e-30 if case.op in ("exp", "sigmoid") else 1e-6)
+
+
+@pytest.mark.parametrize("case", [c for c in ELEMENTWISE if c.grad], ids=str)
+def test_gradient(queue, case):
+    """<v, J^T g> equals the central difference of <g, f> along v in float64; float32 devices agree with it."""
+    xs, rng = case.sample(seed=1), np.random.default_rng(2)
+    shape = np.broadcast_shapes(*case.shapes)
+    g, directions = rng.normal(size=shape), [rng.normal(size=x.shape) for x in xs]
+
+    def along(t):
+        return (g * reference(case, [x + t * v for x, v in zip(xs, directions)])).sum()
+
+    numeric = (along(1e-6) - along(-1e-6)) / 2e-6
+    for dtype, tolerance in ((np.float64, 1e-6), (np.float32, 2e-4)):
+        tensors = [Tensor.from_host(queue, x.astype(dtype)) for x in xs]
+        y = elementwise.apply(case.op, *tensors, **case.attrs)
+        needs = [True] * len(tensors)
+        grads = elementwise.gradients(case.op, Tensor.from_host(queue, g.astype(dtype)), y, tensors, needs, **case.attrs)
+        row = TABLE[case.op]
+        analytic = sum((v * host(d)).sum() for v, d, f in zip(directions, grads, row.grads) if f)
+        assert abs(analytic - numeric) <= tolerance * max(1.0, abs(numeric), np.abs(g).sum())
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65, 1000003])
+def test_dev_05_sizes_across_block_borders(queue, size):
+    """DEV-05: sizes around vector and group borders, from an offset that is no multiple of a vector."""
+    x = np.random.default_rng(size).standard_normal(size + 3).astype(np.float32)
+    t = Tensor.from_host(queue, x)
+    assert np.array_equal((t[3:] + t[: size]).to_host(), x[3:] + x[:size])
+    assert np.array_equal(elementwise.where(t[3:] > 0, t[3:], -1).to_host(), np.where(x[3:] > 0, x[3:], np.float32(-1)))
+
+
+@given(hnp.mutually_broadcastable_shapes(num_shapes=3, max_dims=4, max_side=4, min_side=0), st.randoms())
+def test_any_broadcast_of_any_views(queue, case, random):
+    arrays, tensors = [], []
+    for i, shape in enumerate(case.input_shapes):
+        axes = list(range(len(shape)))
+        random.shuffle(axes)
+        base = np.random.default_rng(i).standard_normal([shape[a] for a in axes]).astype(np.float32)
+        inverse = [axes.index(a) for a in range(len(axes))]
+        arrays.append(base.transpose(inverse))
+        t = Tensor.from_host(queue, base)
+        tensors.append(t.permute(*inverse) if axes else t)
+    a, b, c = tensors
+    expected = arrays[0] * arrays[1] + arrays[2]
+    assert np.allclose((a * b + c).to_host(), expected, rtol=1e-6, atol=1e-6)
+    assert (a * b + c).shape == case.result_shape
+
+
+def test_assign_writes_through_any_view(queue):
+    target, source = np.zeros((6, 8), np.float32), np.arange(12, dtype=np.int32).reshape(3, 4)
+    t = Tensor.from_host(queue, target)
+    elementwise.assign(t[::2, 1::2], Tensor.from_host(queue, source))
+    target[::2, 1::2] = source
+    assert np.array_equal(t.to_host(), target)
+    elementwise.assign(t.T[2:4], Tensor.from_host(queue, np.array([9.0], np.float32)))
+    target.T[2:4] = 9
+    assert np.array_equal(t.to_host(), target)
+
+
+def test_integers(queue):
+    a = np.array([7, -7, 0, 5, -2147483648, 2147483647], np.int32)
+    t = Tensor.from_host(queue, a)
+    with np.errstate(all="ignore"):
+        for b in (3, -3, 1, -1):
+            assert np.array_equal((t % b).to_host(), a % b)
+        assert np.array_equal(elementwise.remainder(t, Tensor.from_host(queue, np.int32(0).reshape(1))).to_host(), a % np.int32(0))
+        assert np.array_equal((t**3).to_host(), a**3) and np.array_equal((t * t).to_host(), a * a)
+    assert np.array_equal(elementwise.clip(t, -5, 6).to_host(), np.clip(a, -5, 6))
+    assert np.array_equal(elementwise.floor(t).to_host(), a)
+    with pytest.raises(DTypeError, match="negative exponent"):
+        _ = t**-1
+
+
+def test_errors(queue):
+    t = Tensor.ones(queue, (2, 3))
+    with pytest.raises(ShapeError, match=r"add: expected shapes that broadcast .* got \(2, 3\) and \(4,\)"):
+        _ = t + Tensor.ones(queue, (4,))
+    with pytest.raises(DTypeError, match="at least one tensor"):
+        elementwise.add(1, 2)
+    with pytest.raises(DTypeError, match="got str"):
+        elementwise.add(t, "x")
+    with pytest.raises(ValueError, match="approximate"):
+        elementwise.gelu(t, approximate="fast")
