@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MR = 6  # rows of the register tile; its width is two vectors
 VECTOR = {"float": 8, "double": 4}  # elements of a 256-bit vector
+MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 GRAIN = 1 << 20  # multiply-adds that are worth a work-item of their own
 ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late leaves little to wait for
@@ -40,9 +41,8 @@ def plan(queue: Any, p: Product) -> Run:
     row = tuning.parameters("matmul_cpu", profile)
     size = compute_dtype(p.dtype).itemsize
     row["KC"] = row["KC"] * 4 // size
-    kernel = get_kernel(
-        queue, _source(p.dtype, element, p.bias or p.activation is not None, **row), "gemm", TYPES, OPTIONS
-    )
+    source = program("matmul_cpu.cl", p.dtype, p.bias or p.activation is not None, **row)
+    kernel = get_kernel(queue, source, "gemm", TYPES, OPTIONS)
     mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row["MC"], 2 * VECTOR[element])
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)
     outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]
@@ -65,13 +65,15 @@ def plan(queue: Any, p: Product) -> Run:
     return run
 
 
-def _source(dtype: DType, element: str, epilogue: bool, **row: int) -> str:
+def program(file: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
+    """The text of panel_cpu.cl and `file` for a storage type, with the activations when there is an epilogue."""
+    element = C_NAME[compute_dtype(dtype)]
     width = VECTOR[element]
-    defines: dict[str, Any] = {"S": C_NAME[dtype], "E": element, "VW": width, **row}
+    defines |= {"S": C_NAME[dtype], "E": element, "VW": width, "MASK": MASKS[element]}
     if not epilogue:
-        return sources.load("matmul_cpu.cl", VECTOR=f"{element}{width}", **defines)
+        return sources.load("panel_cpu.cl", file, VECTOR=f"{element}{width}", **defines)
     functions = dialect.preamble(frozenset({"RELU", "GELU", "SILU"}), element, width, plain=True)
-    return sources.load("matmul_cpu.cl", functions, EPILOGUE=1, **defines)
+    return sources.load("panel_cpu.cl", file, preamble=functions, EPILOGUE=1, **defines)
 
 
 def macro_tile(m: int, n: int, k: int, batch: int, units: int, most: int, panel: int) -> tuple[int, int]:

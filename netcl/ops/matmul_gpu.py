@@ -34,7 +34,7 @@ def plan(queue: Any, p: Product) -> Any:
     functions = ""
     if p.bias or p.activation is not None:
         functions, defines["EPILOGUE"] = dialect.preamble(frozenset({"RELU", "GELU", "SILU"}), element, 1), 1
-    kernel = get_kernel(queue, sources.load("matmul_gpu.cl", functions, **defines), "gemm", TYPES, OPTIONS)
+    kernel = get_kernel(queue, sources.load("matmul_gpu.cl", preamble=functions, **defines), "gemm", TYPES, OPTIONS)
     items = (row["BN"] // row["RN"], row["BM"] // row["RM"])
     grid = (-(-p.n // row["BN"]) * items[0], -(-p.m // row["BM"]) * items[1], p.count)
     outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]

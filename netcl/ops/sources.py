@@ -1,4 +1,4 @@
-"""Text of OpenCL programs: defines, then common.cl, then a file of netcl/ops/kernels.
+"""Text of OpenCL programs: defines, then common.cl, then files of netcl/ops/kernels.
 
 Plain concatenation, so the text is complete: its hash is the key of the program cache, and line numbers in a build log
 can be looked up in it.
@@ -17,8 +17,8 @@ def text(file: str) -> str:
 
 
 @cache
-def load(file: str, preamble: str = "", **defines: int | float | str) -> str:
-    """The program in `file` with `defines` set before it; the same arguments give the same string object.
+def load(*files: str, preamble: str = "", **defines: int | float | str) -> str:
+    """The program in `files` with `defines` set before it; the same arguments give the same string object.
 
     S names the storage type of elements ("half", "float", ...) and T the compute type; common.cl explains them.
     `preamble` is text of `dialect.preamble`, which brings elementwise functions and its own vector type T.
@@ -26,4 +26,4 @@ def load(file: str, preamble: str = "", **defines: int | float | str) -> str:
     lines = [f"#define {name} {value}\n" for name, value in sorted(defines.items())]
     lines += ["#define HALF 1\n"] if defines.get("S") == "half" else []
     lines += ["#define HAVE_T 1\n", preamble] if preamble else []
-    return "".join(lines) + text("common.cl") + text(file)
+    return "".join(lines) + "".join(text(file) for file in ("common.cl", *files))

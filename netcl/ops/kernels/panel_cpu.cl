@@ -1,0 +1,133 @@
+// panel_cpu.cl: the parts of a matrix product on a CPU device that matmul_cpu.cl and conv_cpu.cl share.
+//
+//   Ap [mc][KC]       rows of the left operand, copied; a block stays in the second-level cache
+//   Bp [NP][KC][NR]   panels of NR columns of the right operand; one panel stays in the first level
+//   micro             MR x NR sums in registers over a depth of kc
+//
+// E is the compute type, T a vector of VW of them, S the storage type. No barriers, no builtins in inner loops: some CPU
+// drivers leave builtins as function calls with every vector register spilled round each of them.
+// Source: blocking after Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication".
+#ifndef MC
+#define MC 192      // rows of Ap, a multiple of MR (48..288): MC * KC elements should fill half the second-level cache
+#endif
+#ifndef KC
+#define KC 256      // depth of a block (128..512)
+#endif
+#ifndef NP
+#define NP 4        // panels of B copied at once (1..8)
+#endif
+#define MR 6
+#define NR (2 * VW)
+
+#ifdef HAVE_T
+typedef T U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
+#else
+typedef VECTOR T;
+typedef VECTOR U __attribute__((aligned(sizeof(E))));
+#endif
+#define LOC(p) (*(__local U*)(p))
+#define PRIV(p) (*(U*)(p))
+#ifdef HALF
+#define GET(p) vload_half8(0, p)
+#define SET(p, v) vstore_half8_rte(v, 0, p)
+#else
+#define GET(p) (*(__global const U*)(p))
+#define SET(p, v) (*(__global U*)(p) = (v))
+#endif
+
+// Copy a rows x cols block with element strides sr, sc to d, row-major with `ld` elements per row.
+static inline void copy_block(__local E* d, int ld, __global const S* s, int rows, int cols, long sr, long sc) {
+    int r = 0;
+    if (sc == 1) {
+        for (; r < rows; r++) {
+            __global const S* p = s + r * sr;
+            __local E* q = d + r * ld;
+            int c = 0;
+            for (; c + VW <= cols; c += VW) LOC(q + c) = GET(p + c);
+            for (; c < cols; c++) q[c] = LOAD(p, c);
+        }
+        return;
+    }
+#if VW == 8
+    if (sr == 1) {
+        for (; r + 8 <= rows; r += 8) {
+            int c = 0;
+            for (; c + 8 <= cols; c += 8) {
+                __global const S* p = s + r + c * sc;
+                __local E* q = d + r * ld + c;
+                T a = GET(p), b = GET(p + sc), e = GET(p + 2 * sc), f = GET(p + 3 * sc);
+                T g = GET(p + 4 * sc), h = GET(p + 5 * sc), i = GET(p + 6 * sc), j = GET(p + 7 * sc);
+                T ab = (T)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5);
+                T AB = (T)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7);
+                T ef = (T)(e.s0, f.s0, e.s1, f.s1, e.s4, f.s4, e.s5, f.s5);
+                T EF = (T)(e.s2, f.s2, e.s3, f.s3, e.s6, f.s6, e.s7, f.s7);
+                T gh = (T)(g.s0, h.s0, g.s1, h.s1, g.s4, h.s4, g.s5, h.s5);
+                T GH = (T)(g.s2, h.s2, g.s3, h.s3, g.s6, h.s6, g.s7, h.s7);
+                T ij = (T)(i.s0, j.s0, i.s1, j.s1, i.s4, j.s4, i.s5, j.s5);
+                T IJ = (T)(i.s2, j.s2, i.s3, j.s3, i.s6, j.s6, i.s7, j.s7);
+                T p0 = (T)(ab.s01, ef.s01, ab.s45, ef.s45), p1 = (T)(ab.s23, ef.s23, ab.s67, ef.s67);
+                T p2 = (T)(AB.s01, EF.s01, AB.s45, EF.s45), p3 = (T)(AB.s23, EF.s23, AB.s67, EF.s67);
+                T q0 = (T)(gh.s01, ij.s01, gh.s45, ij.s45), q1 = (T)(gh.s23, ij.s23, gh.s67, ij.s67);
+                T q2 = (T)(GH.s01, IJ.s01, GH.s45, IJ.s45), q3 = (T)(GH.s23, IJ.s23, GH.s67, IJ.s67);
+                LOC(q) = (T)(p0.lo, q0.lo);
+                LOC(q + ld) = (T)(p1.lo, q1.lo);
+                LOC(q + 2 * ld) = (T)(p2.lo, q2.lo);
+                LOC(q + 3 * ld) = (T)(p3.lo, q3.lo);
+                LOC(q + 4 * ld) = (T)(p0.hi, q0.hi);
+                LOC(q + 5 * ld) = (T)(p1.hi, q1.hi);
+                LOC(q + 6 * ld) = (T)(p2.hi, q2.hi);
+                LOC(q + 7 * ld) = (T)(p3.hi, q3.hi);
+            }
+            for (; c < cols; c++)
+                for (int k = 0; k < 8; k++) d[(r + k) * ld + c] = LOAD(s, r + k + c * sc);
+        }
+    }
+#endif
+    for (; r < rows; r++)
+        for (int c = 0; c < cols; c++) d[r * ld + c] = LOAD(s, r * sr + c * sc);
+}
+
+#define ROW(i) a = (T)(ap[i * KC + k]); c##i##0 = a * b0 + c##i##0; c##i##1 = a * b1 + c##i##1;
+#define STEP b0 = LOC(bp); b1 = LOC(bp + VW); ROW(0) ROW(1) ROW(2) ROW(3) ROW(4) ROW(5) bp += NR; k++;
+#define KEEP(i) PRIV(t + i * NR) = c##i##0 * alpha; PRIV(t + i * NR + VW) = c##i##1 * alpha;
+
+// t[MR][NR] = alpha * MR rows of ap times the panel bp, over a depth of kc.
+static inline void micro(E* t, __local const E* ap, __local const E* bp, int kc, E alpha) {
+    T a, b0, b1, c00 = (T)(0), c01 = c00, c10 = c00, c11 = c00, c20 = c00, c21 = c00;
+    T c30 = c00, c31 = c00, c40 = c00, c41 = c00, c50 = c00, c51 = c00;
+    int k = 0;
+    for (; k + 4 <= kc;) { STEP STEP STEP STEP }
+    for (; k < kc;) { STEP }
+    KEEP(0) KEEP(1) KEEP(2) KEEP(3) KEEP(4) KEEP(5)
+}
+
+// u[NR] += p[cols], and p[cols] = u, for one row of a tile.
+static inline void add_row(E* u, __global const S* p, int cols) {
+    if (cols == NR) {
+        PRIV(u) += GET(p);
+        PRIV(u + VW) += GET(p + VW);
+    } else {
+        for (int j = 0; j < cols; j++) u[j] += LOAD(p, j);
+    }
+}
+
+static inline void put_row(__global S* p, const E* u, int cols) {
+    if (cols == NR) {
+        SET(p, PRIV(u));
+        SET(p + VW, PRIV(u + VW));
+    } else {
+        for (int j = 0; j < cols; j++) STORE(p, j, u[j]);
+    }
+}
+
+#ifdef HALF
+static inline void add_part(E* u, __global const E* p, int cols) { for (int j = 0; j < cols; j++) u[j] += p[j]; }
+static inline void put_part(__global E* p, const E* u, int cols) { for (int j = 0; j < cols; j++) p[j] = u[j]; }
+#else
+#define add_part add_row
+#define put_part put_row
+#endif
+
+#ifdef EPILOGUE
+static inline T activate(T x, int act) { return act == 1 ? RELU(x) : act == 2 ? GELU(x) : act == 3 ? SILU(x) : x; }
+#endif
