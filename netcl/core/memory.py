@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 
 from netcl.core import process
 from netcl.core.errors import OutOfMemoryError, ShapeError
-from netcl.core.queue import state_of
+from netcl.core.queue import CPUQueue, state_of
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
     import pyopencl as cl
@@ -66,20 +67,54 @@ class BufferHandle:
         return f"BufferHandle({self.nbytes} bytes, {'released' if self.buffer is None else 'in use'})"
 
 
+class _HostMemory:
+    """NumPy's stand-in for a MemoryPool: keeps nothing, counts what is in use."""
+
+    held_blocks = 0
+
+    def __init__(self) -> None:
+        self.active_blocks = self.active_bytes = 0
+
+    @property
+    def managed_bytes(self) -> int:
+        return self.active_bytes
+
+    def allocate(self, nbytes: int) -> np.ndarray:
+        block = np.empty(nbytes, np.uint8)
+        self._count(1, nbytes)
+        weakref.finalize(block, self._count, -1, -nbytes)
+        return block
+
+    def _count(self, blocks: int, nbytes: int) -> None:
+        self.active_blocks += blocks
+        self.active_bytes += nbytes
+
+    def free_held(self) -> None:
+        pass
+
+
 class BufferPool:
     """Device memory for one queue (or for a context, when only handles are wanted)."""
 
+    context: Any
+    queue: Any
+    device: Any
+    _pool: Any
+
     def __init__(self, queue: Any, max_cached_bytes: int | None = None) -> None:
-        """Args: queue: a pyopencl queue or context. max_cached_bytes: most idle bytes to keep (no limit when None)."""
+        """Args: queue: a queue or a context. max_cached_bytes: most idle bytes to keep (no limit when None)."""
+        self._max_cached = max_cached_bytes
+        self._requests = self._freed = 0
+        if isinstance(queue, CPUQueue):
+            self.context, self.queue, self.device, self._pool, self._limit = None, queue, None, _HostMemory(), 1 << 62
+            return
         process.check()
         process.mark_started()
         self.context = queue if isinstance(queue, cl.Context) else queue.context
-        self._queue = None if isinstance(queue, cl.Context) else queue
-        self.device = self.context.devices[0] if self._queue is None else queue.device
-        self._pool = MemoryPool(ImmediateAllocator(self._queue or cl.CommandQueue(self.context)))
+        self.queue = None if isinstance(queue, cl.Context) else queue
+        self.device = self.context.devices[0] if self.queue is None else queue.device
+        self._pool = MemoryPool(ImmediateAllocator(self.queue or cl.CommandQueue(self.context)))
         self._limit = self.device.max_mem_alloc_size
-        self._max_cached = max_cached_bytes
-        self._requests = self._freed = 0
 
     def buffer(self, nbytes: int) -> Buffer:
         """A block of at least `nbytes` (never none), returned to the pool when the object is dropped."""
@@ -129,8 +164,8 @@ class BufferPool:
 
     def free_held(self) -> None:
         """Return every idle block to the driver, once the queue no longer needs them."""
-        if self._queue is not None:
-            self._queue.finish()
+        if self.queue is not None:
+            self.queue.finish()
         self._freed += self._pool.held_blocks
         self._pool.free_held()
 

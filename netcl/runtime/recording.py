@@ -93,10 +93,10 @@ class Recording:
         self.steps.append(fn)
 
     def _substitute(self, pool: memory.BufferPool) -> memory.BufferPool:
-        if isinstance(pool, RecordingPool) or not self.listening() or pool._queue is None:
+        if isinstance(pool, RecordingPool) or not self.listening() or pool.queue is None:
             return pool
         if id(pool) not in self.pools:
-            self.pools[id(pool)] = RecordingPool(pool._queue)
+            self.pools[id(pool)] = RecordingPool(pool.queue)
         return self.pools[id(pool)]
 
     # -- what happens ------------------------------------------------------------------------------------------------

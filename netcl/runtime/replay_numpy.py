@@ -99,7 +99,7 @@ class NumpySteps:
         known = len(self._refs)
         view = self._view(tensor)
         held = np.array(value).astype(tensor.dtype)
-        if view.slot >= known and tensor.size == tensor.buffer.size:
+        if view.slot >= known and tensor.nbytes == tensor.buffer.nbytes:
             self._made.add(view.slot)  # all of it is written, so it does not matter what was there
             self.steps.append(Step(constant, (), (view,), {"value": np.broadcast_to(held, view.shape)}, False))
             return
