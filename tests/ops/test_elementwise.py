@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from cases import ELEMENTWISE
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from netcl.core.device import manager
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE, Primitive
@@ -27,7 +28,9 @@ def reference(case, xs):
 
 def close(case, got, expected, rtol=None):
     rtol = rtol or case.rtol
-    np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol * max(1.0, np.abs(expected[np.isfinite(expected)]).max(initial=0)))
+    np.testing.assert_allclose(
+        got, expected, rtol=rtol, atol=rtol * max(1.0, np.abs(expected[np.isfinite(expected)]).max(initial=0))
+    )
 
 
 def test_every_row_has_a_case():
@@ -85,7 +88,9 @@ def test_nan_and_infinity(queue, case):
     expected = reference(case, xs).astype(np.float32).astype(np.float64)
     assert np.array_equal(np.isnan(got), np.isnan(expected)), (xs, got, expected)
     kept = ~np.isnan(expected)
-    np.testing.assert_allclose(got[kept], expected[kept], rtol=2e-5, atol=1e-30 if case.op in ("exp", "sigmoid") else 1e-6)
+    np.testing.assert_allclose(
+        got[kept], expected[kept], rtol=2e-5, atol=1e-30 if case.op in ("exp", "sigmoid") else 1e-6
+    )
 
 
 @pytest.mark.parametrize("case", [c for c in ELEMENTWISE if c.grad], ids=str)
@@ -99,11 +104,14 @@ def test_gradient(queue, case):
         return (g * reference(case, [x + t * v for x, v in zip(xs, directions)])).sum()
 
     numeric = (along(1e-6) - along(-1e-6)) / 2e-6
-    for dtype, tolerance in ((np.float64, 1e-6), (np.float32, 2e-4)):
+    exact = queue is manager.default("cpu").queue or case.op in ("mul", "gelu", "pow")  # double builds cost seconds
+    for dtype, tolerance in ((np.float64, 1e-6), (np.float32, 2e-4)) if exact else ((np.float32, 2e-4),):
         tensors = [Tensor.from_host(queue, x.astype(dtype)) for x in xs]
         y = elementwise.apply(case.op, *tensors, **case.attrs)
         needs = [True] * len(tensors)
-        grads = elementwise.gradients(case.op, Tensor.from_host(queue, g.astype(dtype)), y, tensors, needs, **case.attrs)
+        grads = elementwise.gradients(
+            case.op, Tensor.from_host(queue, g.astype(dtype)), y, tensors, needs, **case.attrs
+        )
         row = TABLE[case.op]
         analytic = sum((v * host(d)).sum() for v, d, f in zip(directions, grads, row.grads) if f)
         assert abs(analytic - numeric) <= tolerance * max(1.0, abs(numeric), np.abs(g).sum())
@@ -114,10 +122,11 @@ def test_dev_05_sizes_across_block_borders(queue, size):
     """DEV-05: sizes around vector and group borders, from an offset that is no multiple of a vector."""
     x = np.random.default_rng(size).standard_normal(size + 3).astype(np.float32)
     t = Tensor.from_host(queue, x)
-    assert np.array_equal((t[3:] + t[: size]).to_host(), x[3:] + x[:size])
+    assert np.array_equal((t[3:] + t[:size]).to_host(), x[3:] + x[:size])
     assert np.array_equal(elementwise.where(t[3:] > 0, t[3:], -1).to_host(), np.where(x[3:] > 0, x[3:], np.float32(-1)))
 
 
+@settings(max_examples=40)
 @given(hnp.mutually_broadcastable_shapes(num_shapes=3, max_dims=4, max_side=4, min_side=0), st.randoms())
 def test_any_broadcast_of_any_views(queue, case, random):
     arrays, tensors = [], []
@@ -152,7 +161,9 @@ def test_integers(queue):
     with np.errstate(all="ignore"):
         for b in (3, -3, 1, -1):
             assert np.array_equal((t % b).to_host(), a % b)
-        assert np.array_equal(elementwise.remainder(t, Tensor.from_host(queue, np.int32(0).reshape(1))).to_host(), a % np.int32(0))
+        assert np.array_equal(
+            elementwise.remainder(t, Tensor.from_host(queue, np.int32(0).reshape(1))).to_host(), a % np.int32(0)
+        )
         assert np.array_equal((t**3).to_host(), a**3) and np.array_equal((t * t).to_host(), a * a)
     assert np.array_equal(elementwise.clip(t, -5, 6).to_host(), np.clip(a, -5, 6))
     assert np.array_equal(elementwise.floor(t).to_host(), a)
