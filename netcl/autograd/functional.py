@@ -76,7 +76,7 @@ def gelu(a: Value, approximate: str = "none") -> Node:
     return apply_op("gelu" if approximate == "none" else "gelu_tanh", a)  # type: ignore[no-any-return]
 
 
-# -- views and movement --------------------------------------------------------------------------------------------------
+# -- views and movement ------------------------------------------------------------------------
 
 
 def _ints(values: tuple[Any, ...]) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ def stack(xs: Sequence[Value], axis: int = 0) -> Node:
     return apply_op("stack", *xs, axis=axis)  # type: ignore[no-any-return]
 
 
-# -- products ------------------------------------------------------------------------------------------------------------
+# -- products ----------------------------------------------------------------------------------
 
 
 def matmul(a: Value, b: Value) -> Node:

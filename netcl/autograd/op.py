@@ -42,7 +42,7 @@ class Spec(NamedTuple):
 
 @dataclass(frozen=True)
 class Op:
-    """An operation. forward(*tensors, **attrs) -> tensor or tuple of tensors, with `aux` (result, anything backward needs).
+    """forward(*tensors, **attrs) -> tensor or tuple of tensors; with `aux`, (result, anything backward needs).
 
     backward(g, y, *xs, **attrs) -> a gradient or None per tensor input. If it names them, it also gets `needs` (which
     inputs want a gradient) and `aux`. `saves` lists what stays alive until then: "y" and input positions; the rest
@@ -85,7 +85,7 @@ def register_row(row: Primitive) -> None:
 
 
 def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
-    """Run the op `name` on nodes, tensors and numbers, and record it if some input needs a gradient. Returns Node(s)."""
+    """Run the op `name` on nodes, tensors and numbers; record it if some input needs a gradient. Returns Node(s)."""
     if state.tracer is not None:
         return state.tracer.record(name, args, attrs)
     if state.autocast is not None:

@@ -1,4 +1,4 @@
-"""What autograd remembers per thread: the active tape, whether gradients are wanted, the tracer, autocast, anomaly mode."""
+"""What autograd remembers per thread: active tape, whether gradients are wanted, tracer, autocast, anomaly mode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _State(threading.local):
 state = _State()
 
 
-class set_grad_enabled:  # noqa: N801  (PyTorch's name)
+class set_grad_enabled:
     """Switch recording on or off: as a statement, a `with` block, or a decorator."""
 
     def __init__(self, enabled: bool) -> None:
@@ -69,19 +69,19 @@ class _Switch:
         return wrapped
 
 
-class no_grad(_Switch):  # noqa: N801
+class no_grad(_Switch):
     """Nothing inside is recorded: `with no_grad():` or `@no_grad`."""
 
     field, value = "enabled", False
 
 
-class enable_grad(_Switch):  # noqa: N801
+class enable_grad(_Switch):
     """Recording inside, even within no_grad."""
 
     field, value = "enabled", True
 
 
-class detect_anomaly(_Switch):  # noqa: N801
+class detect_anomaly(_Switch):
     """Name the op, and the line that called it, that first produced NaN or infinity. Slow: it looks at every result."""
 
     field, value = "anomaly", True

@@ -1,1 +1,1 @@
-"""Devices, buffers, tensors, dtypes, errors, `launch`, and the table of primitives. Imports nothing of netcl above it."""
+"""Devices, buffers, tensors, dtypes, errors, `launch`, the table of primitives. Imports nothing above it."""

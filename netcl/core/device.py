@@ -4,7 +4,7 @@ A request names a device: "auto", "gpu", "gpu:1", "cpu" (NumPy), "cl:cpu", "cl:c
 number or a piece of the name), an index into `manager.devices`, a pyopencl device, or a handle. Nothing ever prompts.
 
 Environment: NETCL_DEVICE replaces "auto" by another request; NETCL_PLATFORM_FILTER keeps only the platforms whose name
-holds the given text.
+holds the given text; NETCL_PROFILE=1 opens queues that take time stamps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from netcl.core import process
+from netcl.core import debug, process
 from netcl.core.errors import DeviceError
 from netcl.core.profile import (
     DeviceProfile,
@@ -240,9 +240,11 @@ class DeviceManager:
                 continue
             what = {"gpu": "the first GPU found", "cpu": f"no usable GPU, so the {_driver(entry[2])} driver for CPUs"}
             self._reason = "; ".join([what[entry[2].kind], *failed])
+            debug.log(debug.DEVICES, f'device "auto": {handle.device_name}; why: {self._reason}')
             return handle
         why = "; ".join([*self._notes, *failed]) or "no OpenCL GPU or CPU was found"
         self._reason = f"NumPy, because {why}"
+        debug.log(debug.DEVICES, f'device "auto": {self._reason}')
         return self._open_numpy()
 
     def _named(self, request: str) -> DeviceHandle:
@@ -309,7 +311,10 @@ class DeviceManager:
         cl = self._opencl
         try:
             context = context or cl.Context([dev])
-            queue = cl.CommandQueue(context, dev)  # time stamps double a GPU's launch cost: profiling brings its own
+            # Time stamps can double a GPU's launch cost, so profiling brings queues of its own (backend/timed.py).
+            profiled = os.environ.get("NETCL_PROFILE", "") not in ("", "0")
+            properties = cl.command_queue_properties.PROFILING_ENABLE if profiled else 0
+            queue = cl.CommandQueue(context, dev, properties=properties)
         except Exception as error:
             raise DeviceError(
                 f"device: expected {profile.name!r} to open, got {error}; check its driver with `clinfo`."

@@ -33,7 +33,7 @@ def as_dtype(dtype: Any) -> DType:
     except TypeError as error:
         raise DTypeError(f"dtype: expected one of {_choices()}, got {dtype!r}.") from error
     if result not in C_NAME:
-        raise DTypeError(f"dtype: expected one of {_choices()}, got {result}; convert the array first, e.g. with astype.")
+        raise DTypeError(f"dtype: expected one of {_choices()}, got {result}; convert the array first.")
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from operator import index as as_index
 from typing import Any
 
@@ -137,7 +138,7 @@ def reshape_strides(shape: Shape, strides: Shape, to: Shape) -> Shape | None:
             else:
                 n *= to[last]
                 last += 1
-        if any(s != t * c for (_, s), (c, t) in zip(group, group[1:], strict=False)):
+        if any(s != t * c for (_, s), (c, t) in pairwise(group)):
             return None
         step, steps = group[-1][1], []
         for length in reversed(to[j:last]):
@@ -185,7 +186,8 @@ def _position(where: str, key: Any, length: int, axis: int) -> int:
         i = as_index(key)
     except TypeError:
         raise ShapeError(
-            f"{where}: expected integers, slices, None or '...', got {key!r}; use take, gather or masked_select for arrays."
+            f"{where}: expected integers, slices, None or '...', got {key!r}; "
+            "for arrays use take, gather or masked_select."
         ) from None
     if not -length <= i < length:
         raise IndexOutOfRange(f"{where}: expected an index in [{-length}, {length}) on axis {axis}, got {i}.")

@@ -215,8 +215,9 @@ class PinnedBufferPool:
             self._total += bucket
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
             buffer = cl.Buffer(self.context, flags, bucket)
-            both = cl.map_flags.READ | cl.map_flags.WRITE
-            array, _ = cl.enqueue_map_buffer(self._queue, buffer, both, 0, (bucket,), np.uint8, is_blocking=True)
+            both: Any = cl.map_flags.READ | cl.map_flags.WRITE
+            mapped: Any = cl.enqueue_map_buffer(self._queue, buffer, both, 0, (bucket,), np.dtype(np.uint8))
+            array = mapped[0]
         self._active += bucket
         return BufferHandle(buffer, nbytes, bucket, self, array)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class QueueState:
     """What belongs to one queue: its memory pools, pending host copies, the index-error flag and the device profile."""
 
-    __slots__ = ("armed", "flag", "lock", "pending", "pinned", "plans", "pool", "profile", "sites")
+    __slots__ = ("armed", "flag", "lock", "pending", "pinned", "plans", "pool", "profile", "sites", "twin")
 
     def __init__(self) -> None:
         self.pool: BufferPool | None = None
@@ -24,6 +24,7 @@ class QueueState:
         self.armed = False
         self.plans: dict[Any, Any] = {}  # prepared launches by what is computed over which layouts
         self.profile: Any = None
+        self.twin: Any = None  # a queue of the same device that takes time stamps (backend/timed.py)
         self.lock = threading.RLock()
 
 

@@ -1,7 +1,7 @@
-"""Index logic shared by eager and fused elementwise kernels: which element of each operand belongs to an output element.
+"""Index logic of eager and fused elementwise kernels: which element of each operand belongs to an output element.
 
-Operands are seen through the output's shape (stride 0 where they repeat). `collapse` merges axes until few are left; the
-last one is walked in vectors, the others are decoded from a row number by `broadcast_index_lines`.
+Operands are seen through the output's shape (stride 0 where they repeat). `collapse` merges axes until few are left;
+the last one is walked in vectors, the others are decoded from a row number by `broadcast_index_lines`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from netcl.core.layout import Shape
 
 @lru_cache(maxsize=8192)
 def collapse(shape: Shape, strides: tuple[Shape, ...]) -> tuple[Shape, tuple[Shape, ...]]:
-    """The same walk with as few axes as possible: axes of length one go, neighbours that step alike in all operands merge.
+    """The same walk with few axes: axes of length one go, neighbours that step alike in all operands merge.
 
     Returns the lengths (outermost first, at least one) and each operand's strides along them.
     """

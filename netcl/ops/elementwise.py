@@ -1,4 +1,4 @@
-"""Elementwise ops: the rows of the primitive table applied to tensors and Python numbers, any rank, broadcast and dtype.
+"""Elementwise ops: rows of the primitive table applied to tensors and numbers of any rank, broadcast and dtype.
 
 Result dtypes follow NumPy's promotion with Python numbers weak; half is stored and float32 computed.
 """
@@ -139,7 +139,8 @@ def _gradient_chain(row: Primitive, wanted: tuple[int, ...], kinds: tuple[tuple[
     """The gradient formulas `wanted`, reading only the names they use."""
     known = dict(kinds)
     functions = {f: (params, formula) for f, params, formula in row.functions()}
-    lines, used = [], set()
+    lines: list[tuple[str, str, tuple[str, ...]]] = []
+    used: set[str] = set()
     for i in wanted:
         function = f"{row.name.upper()}_D{i}"
         params, formula = functions[function]

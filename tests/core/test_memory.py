@@ -43,7 +43,7 @@ def test_pinned_blocks_are_mapped_host_memory(cl_queue):
 
 
 def test_dev_14_out_of_memory_explains_itself_and_recovers(cl_queue, monkeypatch):
-    """DEV-14: idle blocks are freed and the request retried; then the error has all figures, and smaller requests work."""
+    """DEV-14: idle blocks are freed and the request retried; else the error has all figures; less still works."""
     pool = BufferPool(cl_queue)
     pool.allocate(4096).release()
     with pytest.raises(

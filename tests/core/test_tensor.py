@@ -51,7 +51,8 @@ def test_views_share_memory(queue):
     views = [
         (x.T, n.T), (x.permute(1, 0, 2), n.transpose(1, 0, 2)), (x.transpose(0, 2), n.swapaxes(0, 2)),
         (x[1], n[1]), (x[:, ::-1, 1:4:2], n[:, ::-1, 1:4:2]), (x[..., None, -1], n[..., None, -1]),
-        (x.unsqueeze(1), n[:, None]), (x.unsqueeze(-1).squeeze(-1), n), (x[0:1].expand(5, 3, 4), np.broadcast_to(n[:1], (5, 3, 4))),
+        (x.unsqueeze(1), n[:, None]), (x.unsqueeze(-1).squeeze(-1), n),
+        (x[0:1].expand(5, 3, 4), np.broadcast_to(n[:1], (5, 3, 4))),
         (x.reshape(6, 4), n.reshape(6, 4)), (x.reshape(-1), n.reshape(-1)), (x[:, 1].reshape(8), n[:, 1].reshape(8)),
         (x[2:2], n[2:2]),
     ]  # fmt: skip
@@ -148,8 +149,8 @@ def test_two_sub_devices_share_nothing(cl_queue):
 
 
 def test_dev_03_without_fp64(cl_queue):
-    """DEV-03: on a device without double precision float64 becomes float32 with a warning, and no kernel mentions it."""
-    profile = replace(profile_of(cl_queue), has_fp64=False, name="device without fp64")
+    """DEV-03: without double precision float64 becomes float32 with a warning, and no kernel mentions it."""
+    profile = replace(profile_of(cl_queue), has_fp64=False, name=f"{profile_of(cl_queue).name} without fp64")
     with override_profile(cl_queue, profile):
         with pytest.warns(UserWarning, match="no double precision"):
             t = Tensor.from_host(cl_queue, np.array([1.0, 2.0]))

@@ -1,1 +1,1 @@
-"""Backward rules of the operations that are not rows of the primitive table, by subject. Importing a module registers them."""
+"""Backward rules of what is no row of the primitive table, by subject. Importing a module registers its rules."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
-from netcl.ops import conv, elementwise, pool, reduction
+from netcl.ops import conv, elementwise, reduction
 from netcl.ops.matmul import linear, matmul
 
 

@@ -1,4 +1,4 @@
-"""The only place that talks to a command queue: kernel launches, copies, fills, and the flag that carries index errors."""
+"""The only place that talks to a command queue: launches, copies, fills, and the flag that carries index errors."""
 
 from __future__ import annotations
 
@@ -106,6 +106,8 @@ def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
 
     Raises IndexOutOfRange for a bad index that a kernel met since the last synchronisation.
     """
+    if array.nbytes == 0:
+        return finish(queue)
     target = queue if process.gate is None else process.gate(queue)
     state = state_of(queue)
     flag = _read_flag(queue, state) if state.armed else None
@@ -116,7 +118,7 @@ def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
         array[...] = host
         staged.release()
     else:
-        event = cl.enqueue_copy(target, array, buffer, src_offset=offset, is_blocking=True) if array.nbytes else None
+        event = cl.enqueue_copy(target, array, buffer, src_offset=offset, is_blocking=True)
     for hook in copy_hooks:
         hook("read", queue, array, buffer, array.nbytes, (offset,), event)
     if flag is not None:

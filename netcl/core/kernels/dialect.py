@@ -14,7 +14,7 @@ import ast
 import math
 import re
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ _LEGAL = (
 )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def names(formula: str) -> frozenset[str]:
     """The names a formula reads, function names included."""
     return frozenset(n.id for n in ast.walk(ast.parse(formula, mode="eval")) if isinstance(n, ast.Name))
@@ -73,7 +73,7 @@ _erf_loop = np.vectorize(math.erf, otypes=[np.float64])
 def _erf(a: Any) -> Any:
     """erf by SciPy where it is installed, else element by element."""
     try:
-        from scipy.special import erf  # type: ignore[import-untyped]
+        from scipy.special import erf
 
         return erf(a)
     except ImportError:
@@ -150,7 +150,7 @@ class _Renderer(ast.NodeVisitor):
         return constant(node.value, self.element)  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=None)
+@cache
 def to_c(formula: str, element: str) -> str:
     """A formula as a C expression over T, whose elements are of type `element`."""
     text: str = _Renderer(element).visit(ast.parse(formula, mode="eval"))
@@ -160,7 +160,7 @@ def to_c(formula: str, element: str) -> str:
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _math_blocks() -> dict[str, str]:
     """The functions of math.cl by name: vector forms without builtins, for CPU devices."""
     text = (resources.files("netcl.core.kernels") / "math.cl").read_text()
@@ -204,7 +204,8 @@ def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool 
     vector = element if width == 1 else f"{element}{width}"
     mask = {"float": "int", "double": "long"}.get(element, element.lstrip("u"))
     suffix = "" if width == 1 else str(width)
-    types = f"typedef {vector} T;\ntypedef {mask}{suffix} M;\n#define AS_T as_{vector}\n#define AS_M as_{mask}{suffix}\n"
+    types = f"typedef {vector} T;\ntypedef {mask}{suffix} M;\n"
+    types += f"#define AS_T as_{vector}\n#define AS_M as_{mask}{suffix}\n"
     if "f_quarter" in order:
         types += f"#define D double{suffix}\n#define CONVERT_D convert_double{suffix}\n#define AS_L as_long{suffix}\n"
         types += f"#define CONVERT_T convert_{vector}\n#define CONVERT_M convert_{mask}{suffix}\n"

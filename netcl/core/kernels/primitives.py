@@ -1,8 +1,8 @@
 """The table of elementwise primitives: one row of formulas per op.
 
 A row says what an op computes and how its gradients follow, in text that means the same in OpenCL C and in Python
-(`dialect.py`). Eager kernels, fused kernels, the NumPy path, gradients, and the list of tensors that backward keeps all
-come from the row. Inputs are `a b c`, `y` is the output, `g` the upstream gradient, further names are scalar attributes.
+(`dialect.py`). Eager kernels, fused kernels, the NumPy path, gradients, and what backward keeps all come from the row.
+Inputs are `a b c`, `y` is the output, `g` the upstream gradient, further names are scalar attributes.
 
 Special values are part of a formula: relu is `where(a < 0, 0, a)`, so NaN stays NaN and -inf gives 0.
 """
@@ -117,7 +117,7 @@ ROWS = (
     P("selu", "1.0507009873554805 * where(a > 0, a, 1.6732632423543772 * expm1(a))",
       ("1.0507009873554805 * where(a > 0, g, g * 1.6732632423543772 * exp(a))",), result=FLOAT),
     P("sigmoid", _SIGMOID, ("g * y * (1 - y)",), result=FLOAT),
-    P("log_sigmoid", f"-(where(a < 0, -a, 0) + log1p(exp(-abs(a))))", ("g / (1 + exp(a))",), result=FLOAT),
+    P("log_sigmoid", "-(where(a < 0, -a, 0) + log1p(exp(-abs(a))))", ("g / (1 + exp(a))",), result=FLOAT),
     P("silu", "a / (1 + exp(-a))", (f"g * (1 + a * (1 - {_SIGMOID})) * ({_SIGMOID})",), result=FLOAT),
     P("gelu", f"a * {_CDF}", (f"g * ({_CDF} + a * 0.3989422804014327 * exp(-0.5 * a * a))",), result=FLOAT),
     P("gelu_tanh", f"0.5 * a * (1 + {_TANH_GELU})",
