@@ -1,0 +1,3 @@
+"""Whole steps and start-up times."""
+
+CASES = []

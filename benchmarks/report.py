@@ -1,0 +1,142 @@
+"""Tables of records: on the terminal, and in README.md. `python -m benchmarks.report --readme` writes the latter."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- benchmarks: begin (python -m benchmarks.report --readme) -->", "<!-- benchmarks: end -->"
+COLUMNS = ("case", "ours ms", "reference ms", "ratio", "target", "cpu ratio", "rate", "share", "error")
+WIDTHS = (44, 10, 18, 8, 7, 9, 15, 6, 9)
+
+
+def path_of(machine: str, suite: str) -> Path:
+    """Where the last full run of a suite on a machine is kept."""
+    return RESULTS / f"{machine if machine.startswith(suite) else f'{machine}-{suite}'}.jsonl"
+
+
+def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """One JSON line a record."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def number(x: float | None, digits: int = 3) -> str:
+    """A figure with `digits` significant digits, "-" for none."""
+    return "-" if x is None else f"{x:.{digits}g}" if abs(x) < 10 ** (digits - 1) else f"{x:.0f}"
+
+
+def verdict(record: dict[str, Any]) -> str:
+    """ "ok", "low" (under its target), "failed", or "" where no target is set."""
+    if record.get("failed"):
+        return "failed"
+    if record.get("target") is None or record.get("ratio") is None:
+        return ""
+    return "ok" if record["ratio"] >= record["target"] else "low"
+
+
+def cells(record: dict[str, Any]) -> list[str]:
+    """A record as the table's texts."""
+    rate = f"{number(record['rate'])} {record['unit']}" if record.get("unit") else "-"
+    share = record.get("share")
+    reference = number(record.get("reference_ms"))
+    reference += "" if reference == "-" else f" {record['reference']}"
+    mark = {"low": " <", "failed": " !"}.get(verdict(record), "")
+    return [record["case"], number(record.get("ours_ms")), reference, number(record.get("ratio")) + mark,
+            number(record.get("target")), number(record.get("cpu_ratio")), rate,
+            "-" if share is None else f"{100 * share:.0f}%", number(record.get("error"), 2)]  # fmt: skip
+
+
+def line(texts: Sequence[str]) -> str:
+    """Texts as one row of the terminal's table."""
+    first, *rest = (t.rjust(w) for t, w in zip(texts, WIDTHS))
+    return texts[0].ljust(WIDTHS[0]) + "".join(rest) if first else ""
+
+
+def show(record: dict[str, Any]) -> None:
+    """Print a record, and the reason below it when it failed."""
+    print(line(cells(record)), flush=True)
+    if record.get("failed"):
+        print(f"    failed: {record['failed']}", flush=True)
+
+
+def header(common: dict[str, Any]) -> str:
+    """What everything ran on."""
+    versions = ", ".join(f"{k} {v}" for k, v in common["versions"].items())
+    top = common.get("ceilings") or {}
+    limits = "".join(f"{rate:.1f} GB/s copying {size / 1e6:.0f} MB, " for size, rate in top.get("copy", []))
+    limits += f"{top['flops']:.0f} GFLOP/s" if top.get("flops") else ""
+    return "\n".join([f"{common['device']} | {common['driver']} | {common['threads']} threads | commit {common['commit']}",
+                      versions, *([f"ceilings: {limits}"] if limits else [])])  # fmt: skip
+
+
+def closing(records: Sequence[dict[str, Any]]) -> str:
+    """How many targets are met, and which are not."""
+    marks = [(verdict(r), r["case"]) for r in records]
+    met = sum(mark == "ok" for mark, _ in marks)
+    lines = [f"{met} of {sum(mark != '' for mark, _ in marks)} targets met"]
+    for mark, title in (("low", "below target (<)"), ("failed", "failed (!)")):
+        names = [name for m, name in marks if m == mark]
+        lines += [f"{title}: {'; '.join(names)}"] if names else []
+    return "\n".join(lines)
+
+
+def markdown(records: Sequence[dict[str, Any]]) -> str:
+    """A suite's records as a table for README.md."""
+    first = records[0]
+    lines = [f"{first['device']}, {first['driver']}, {first['threads']} threads, {first['date'][:10]}.", "",
+             "| case | netcl ms | reference ms | ratio | target | rate | of ceiling | error |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    for record in records:
+        name, ours, reference, ratio, target, _, rate, share, error = cells(record)
+        ratio = "failed" if record.get("failed") else ratio.removesuffix(" <")
+        lines.append(f"| {' | '.join((name, ours, reference, ratio, target, rate, share, error))} |")
+    return "\n".join(lines)
+
+
+def readme_table(folder: Path = RESULTS) -> str:
+    """The tables of every kept run, between the markers."""
+    tables = [markdown(records) for path in sorted(folder.glob("*.jsonl")) if (records := read(path))]
+    body = "\n\n".join(tables) or "No run is kept yet; `make bench` measures this machine."
+    return f"{BEGIN}\n{body}\n{END}"
+
+
+def update_readme(path: Path = README, folder: Path = RESULTS) -> bool:
+    """Put the tables between the markers of `path`; whether anything changed. Raises ValueError without markers."""
+    text = path.read_text(encoding="utf-8")
+    start, end = text.find(BEGIN), text.find(END)
+    if start < 0 or end < start:
+        raise ValueError(f"report: expected the lines {BEGIN!r} and {END!r} in {path}, found none; add them once.")
+    new = text[:start] + readme_table(folder) + text[end + len(END) :]
+    path.write_text(new, encoding="utf-8")
+    return new != text
+
+
+def main() -> None:
+    """Print the kept runs, or write them into README.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("--readme", action="store_true", help="write the tables between the markers of README.md")
+    if parser.parse_args().readme:
+        print("README.md: " + ("updated" if update_readme() else "no change"))
+        return
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        records = read(path)
+        print(f"{path.name}\n{header(records[0])}\n{line(COLUMNS)}")
+        for record in records:
+            show(record)
+        print(closing(records) + "\n")
+
+
+if __name__ == "__main__":
+    main()

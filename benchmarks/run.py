@@ -1,0 +1,216 @@
+"""Runs cases: two child processes, one command at a time, alternately; one record a case."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.case import Case, Work
+from benchmarks.ceilings import share
+from benchmarks.timing import summary
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT = 180.0  # seconds a child may take for one command; building kernels is the longest
+
+
+class Failed(RuntimeError):
+    """A case, or a child, that could not do what was asked."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run: see `python -m benchmarks --help`."""
+
+    suite: str = "cpu"
+    reference: str = "torch"
+    repeat: int = 11
+    threads: int = 2
+    device: str = "auto"
+    python: str = field(default_factory=lambda: os.environ.get("NETCL_BENCH_PYTHON") or sys.executable)
+
+
+class Child:
+    """A worker process; started again after it died."""
+
+    def __init__(self, role: str, options: Options) -> None:
+        self.role, self.options = role, options
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        """Send a command and wait for the answer. Raises Failed with the reason."""
+        if self.process is None or self.process.poll() is not None:
+            self.process = self._start()
+        process = self.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watch = threading.Timer(TIMEOUT, process.kill)
+        watch.start()
+        try:
+            process.stdin.write(json.dumps(command) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            watch.cancel()
+        if not line:
+            raise Failed(f"the {self.role} process ended with status {process.wait()} during {command['do']!r}")
+        answer = json.loads(line)
+        if "failed" in answer:
+            if os.environ.get("NETCL_BENCH_TRACE"):
+                print(answer["trace"], file=sys.stderr)
+            raise Failed(answer["failed"])
+        return answer  # type: ignore[no-any-return]
+
+    def _start(self) -> subprocess.Popen[str]:
+        n = str(self.options.threads)
+        pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POCL_MAX_PTHREAD_COUNT")
+        env = os.environ | dict.fromkeys(pools, n) | {"PYTHONPATH": path_with(str(ROOT))}
+        python = sys.executable if self.role == "ours" else self.options.python
+        arguments = [python, "-m", "benchmarks.worker", self.role, self.options.device, n]
+        return subprocess.Popen(arguments, stdin=-1, stdout=-1, text=True, cwd=ROOT, env=env)
+
+    def close(self) -> None:
+        """End the process: closing its input is enough."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+def path_with(folder: str) -> str:
+    """PYTHONPATH with `folder` in front."""
+    return os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+class Session:
+    """The two children, what they run on, and the ceilings measured at the start."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.ours, self.reference = Child("ours", options), Child("reference", options)
+        self.facts = self.ours.ask(do="facts")
+        self.other_facts = self.reference.ask(do="facts") if options.reference != "none" else {"versions": {}}
+        self.ceilings = self.ours.ask(do="ceilings")
+        self.common = {
+            "device": self.facts["device"], "driver": self.facts["driver"],
+            "versions": self.other_facts["versions"] | self.facts["versions"], "commit": commit(),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "machine": machine(self.facts), "threads": options.threads, "ceilings": self.ceilings,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End both children."""
+        self.ours.close()
+        self.reference.close()
+
+    def run(self, cases: list[Case], show: Callable[[dict[str, Any]], None]) -> Iterator[dict[str, Any]]:
+        """The record of each case; `show` gets it as soon as it is known."""
+        for case in cases:
+            record = self.record(case)
+            show(record)
+            yield record
+
+    def record(self, case: Case) -> dict[str, Any]:
+        """Measure one case. What cannot run becomes a record with `failed`, its reason."""
+        record: dict[str, Any] = {
+            "case": case.name, "suite": self.options.suite, "ours_ms": None, "reference": self._side(case) or "none",
+            "reference_ms": None, "ratio": None, "target": case.target, "error": None,
+        }  # fmt: skip
+        try:
+            record |= self._measure(case)
+        except Failed as failure:
+            record["failed"] = str(failure)
+        finally:
+            for child in (self.ours, self.reference):
+                if child.process is not None and child.process.poll() is None:
+                    child.ask(do="drop")
+        return record | self.common
+
+    def _side(self, case: Case) -> str:
+        """Which side ours is compared with, "" for none. --reference replaces torch, "none" also removes NumPy."""
+        if case.reference in ("netcl", "limit"):
+            return case.reference
+        wanted = self.options.reference
+        if wanted == "none" or (wanted == "numpy" and type(case.work).numpy is Work.numpy):
+            return ""
+        return "numpy" if wanted == "numpy" else case.reference
+
+    def _measure(self, case: Case) -> dict[str, Any]:
+        name = {"suite": self.options.suite, "case": case.name}
+        ours = Side(self.ours, "ours", name)
+        side, other, missing = self._side(case), None, ""
+        try:
+            if side not in ("", "limit"):
+                other = Side(self.ours if side == "netcl" else self.reference, side, name)
+        except Failed as failure:  # ours is still worth knowing
+            missing = f"{side}: {failure}"
+        for turn in range(self.options.repeat + 1):
+            for part in (ours, other)[:: -1 if turn % 2 else 1]:
+                if part is not None:
+                    part.time(keep=turn > 0)  # the first round brings both back into the caches
+        result = self._figures(case, ours, other, side)
+        if missing:
+            result["failed"] = missing
+        result["error"] = self._error(name, case)
+        return result
+
+    def _figures(self, case: Case, ours: Side, other: Side | None, side: str) -> dict[str, Any]:
+        mine = summary(ours.samples)
+        result: dict[str, Any] = {"ours_" + k: v for k, v in mine.items()}
+        result |= {"runs": len(ours.samples), "calls": ours.calls}
+        theirs = summary(other.samples) if other else {"ms": 1e3 * case.limit} if side == "limit" else {}
+        result |= {"reference_" + k: v for k, v in theirs.items()}
+        if theirs:
+            result["ratio"] = round(theirs["ms"] / mine["ms"], 3)
+        if "cpu_ms" in theirs and mine["cpu_ms"]:
+            result["cpu_ratio"] = round(theirs["cpu_ms"] / mine["cpu_ms"], 3)
+        rate, unit, part = share(self.ceilings, case.work.flops(), case.work.bytes(), 1e-3 * mine["ms"])
+        if unit:
+            result |= {"rate": round(rate, 2), "unit": unit, "share": None if part is None else round(part, 3)}
+        return result
+
+    def _error(self, name: dict[str, str], case: Case) -> float | None:
+        if case.work.returns_seconds:
+            return None
+        return float(f"{self.ours.ask(do='error', **name)['error']:.3g}")
+
+
+class Side:
+    """One prepared side of a case and its samples of (wall, CPU) seconds."""
+
+    def __init__(self, child: Child, side: str, name: dict[str, str]) -> None:
+        self.child, self.side = child, side
+        self.calls = child.ask(do="prepare", side=side, **name)["calls"]
+        self.samples: list[tuple[float, float]] = []
+
+    def time(self, keep: bool) -> None:
+        """Measure once."""
+        answer = self.child.ask(do="time", side=self.side)
+        if keep:
+            self.samples.append((answer["wall"], answer["cpu"]))
+
+
+def commit() -> str:
+    """The commit of the checkout, marked when files differ from it; "" outside git."""
+    try:
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def machine(facts: dict[str, Any]) -> str:
+    """The machine's short name in file names: "cpu-pocl", "cpu-intel", "h200"."""
+    if facts["kind"] == "gpu":
+        return str(facts["device"]).split()[-1].lower()
+    vendor = "intel" if str(facts["driver"]).startswith("Intel") else str(facts["vendor"]).lower()
+    return "numpy" if facts["kind"] == "numpy" else f"{facts['kind']}-{vendor}"

@@ -1,0 +1,53 @@
+"""Clocks: one measurement of a closure, how many calls it should hold, and the wait until a thread pool is quiet."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+SHORTEST = 3e-3  # seconds a measurement should take: shorter work is called several times with one wait at the end
+MOST_CALLS = 500
+
+
+def measure(call: Callable[[], Any], calls: int, finish: Callable[[], None], waits: bool = True) -> tuple[float, float]:
+    """(wall, CPU) seconds of one call, over `calls` calls and the wait for their end; CPU time is that of all threads.
+
+    With `waits` False the clock stops when the last call returns.
+    """
+    cpu, wall = time.process_time(), time.perf_counter()
+    for _ in range(calls):
+        call()
+    if waits:
+        finish()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    if not waits:
+        finish()
+    return wall / calls, cpu / calls
+
+
+def calls_for(seconds: float) -> int:
+    """How many calls of this length make one measurement."""
+    return max(1, min(MOST_CALLS, math.ceil(SHORTEST / max(seconds, 1e-7))))
+
+
+def settle(limit: float = 0.06, pause: float = 2e-3) -> None:
+    """Wait until no thread of this process runs: OpenMP pools spin on for a while and would take the other side's core."""
+    end = time.perf_counter() + limit
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(pause)
+        if time.process_time() - before < 0.1 * pause:
+            return
+
+
+def summary(samples: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Median and best wall time and median CPU time in milliseconds."""
+    walls, cpus = [wall for wall, _ in samples], [cpu for _, cpu in samples]
+    return {
+        "ms": round(1e3 * statistics.median(walls), 5),
+        "best_ms": round(1e3 * min(walls), 5),
+        "cpu_ms": round(1e3 * statistics.median(cpus), 5),
+    }
