@@ -1,11 +1,13 @@
 """netcl: deep learning on any OpenCL device. Start with `netcl.core.device.manager` and `netcl.autograd`."""
 
-from netcl.core import driver
+from netcl.core import debug, driver
 
 driver.prepare()  # before anything imports pyopencl: its loader reads the list of drivers once
 
 import netcl.ops  # fills the table of operators that Tensor looks up
 from netcl.core.tensor import Tensor
+
+debug.from_environment()
 
 __version__ = "0.1.0"
 __all__ = ["Tensor", "__version__"]

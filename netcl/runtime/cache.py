@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netcl.core import process
+from netcl.core import debug, process
 from netcl.core.errors import BuildError, DeviceError
 from netcl.core.paths import cache_dir as default_cache_dir
 
@@ -267,6 +267,7 @@ def _make_kernel(queue: Any, source: str, name: str, types: Sequence[Any], optio
 
     from netcl.core.backend.opencl import Kernel
 
+    debug.log(debug.SOURCE, f"{name} {' '.join(options)}\n{source}")
     program = cacher.get_program(queue.context, source, queue.device, options)
     try:
         kernel = Kernel(program, name, types)

@@ -175,7 +175,7 @@ class Recording:
             host = np.array(source, order="C")  # pinned memory goes back to its pool
             self.commands.append(Command(FILL if kind == "fill" else WRITE, kind, held, None, start, host=host))
 
-    def _computed(self, fn: Any, outputs: Any, inputs: Any, attrs: Mapping[str, Any], in_place: bool) -> None:
+    def _computed(self, fn: Any, outputs: Any, inputs: Any, attrs: Mapping[str, Any], in_place: bool, _: float) -> None:
         if self.listening():
             self._on((*outputs, *inputs)[0].queue)
             self.numpy.add(fn, outputs, inputs, attrs, in_place)

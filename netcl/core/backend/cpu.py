@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from netcl.core.tensor import Tensor
 
 __all__ = ["CPUQueue", "compute", "hooks", "update", "wrap"]
 
-hooks: list[Callable[..., None]] = []  # called as hook(fn, targets, tensors, attrs, in_place) after each computation
+hooks: list[Callable[..., None]] = []  # called as hook(fn, targets, tensors, attrs, in_place, start)
 
 
 def wrap(queue: CPUQueue, array: np.ndarray) -> Tensor:
@@ -34,13 +35,14 @@ def compute(fn: Callable[..., Any], *tensors: Tensor, queue: CPUQueue | None = N
     warnings are silenced: NaN and infinity are values.
     """
     queue = queue or tensors[0].queue
+    start = time.perf_counter() if hooks else 0.0
     with np.errstate(all="ignore"):
         result = fn(*[t.array for t in tensors], **rebind.resolve(attrs))
     many = isinstance(result, tuple)
     inputs = {id(t.buffer) for t in tensors}
     outputs = tuple(_fresh(queue, np.asarray(r), inputs) for r in (result if many else (result,)))
     for hook in hooks:
-        hook(fn, outputs, tensors, attrs, False)
+        hook(fn, outputs, tensors, attrs, False, start)
     return outputs if many else outputs[0]
 
 
@@ -56,9 +58,10 @@ def _fresh(queue: CPUQueue, array: np.ndarray, inputs: set[int]) -> Tensor:
 
 def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, **attrs: Any) -> None:
     """Run `fn(*target_arrays, *arrays, **attrs)`, whose results (one per target) replace the targets' values."""
+    start = time.perf_counter() if hooks else 0.0
     with np.errstate(all="ignore"):
         results = fn(*[t.array for t in (*targets, *tensors)], **rebind.resolve(attrs))
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
         target.array[...] = result
     for hook in hooks:
-        hook(fn, tuple(targets), tensors, attrs, True)
+        hook(fn, tuple(targets), tensors, attrs, True, start)
