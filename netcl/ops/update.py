@@ -1,0 +1,302 @@
+"""Update rows: the step of an optimizer as assignments in the dialect, run over many tensors in one launch.
+
+A row reads the parameter `p`, its gradient `g`, states that live between steps, and scalars:
+
+    adamw:  m = b1 * m + (1 - b1) * g
+            v = b2 * v + (1 - b2) * g * g
+            p = (1 - lr * decay) * p - lr / c1 * m / (sqrt(v) * (1 / sqrt(c2)) + eps)
+
+Parts that read only scalars, such as `lr / c1`, are worked out on the host in double precision and passed as numbers.
+The same text becomes the OpenCL kernel and the NumPy function. Half parameters keep a float32 master copy as one more
+state; a parameter that was written from outside since the last step is taken over into its master copy.
+
+Sources: Adam, Kingma and Ba 2015, arXiv:1412.6980; AMSGrad, Reddi et al. 2018, arXiv:1904.09237; AdamW, Loshchilov and
+Hutter 2019, arXiv:1711.05101; RMSprop, Hinton, lecture 6e; Nesterov momentum, Sutskever et al. 2013.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend import cpu
+from netcl.core.dtypes import FLOAT16, FLOAT32, DType, compute_dtype, is_float
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.kernels import dialect
+from netcl.core.queue import CPUQueue
+from netcl.core.rebind import Cell, each_step, unrecorded
+from netcl.core.tensor import Tensor, same_queue
+from netcl.ops import elementwise, multi, reduction
+
+_HOST = {"sqrt": math.sqrt, "exp": math.exp, "log": math.log, "abs": abs, "__builtins__": {}}
+
+
+class _Hoist(ast.NodeTransformer):
+    """Replaces the largest parts that read scalars only by names k0, k1, ..."""
+
+    def __init__(self, scalars: frozenset[str]) -> None:
+        self.scalars, self.found = scalars, {}  # type: tuple[frozenset[str], dict[str, str]]
+
+    def visit(self, node: ast.AST) -> Any:
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - set(dialect.FUNCTIONS)
+        if isinstance(node, ast.expr) and names and names <= self.scalars:
+            text = ast.unparse(node)
+            return ast.Name(self.found.setdefault(text, f"k{len(self.found)}"), ast.Load())
+        return super().generic_visit(node)
+
+
+@dataclass(frozen=True)
+class Update:
+    """One row. `states` start at zero; `scalars` change from step to step; statements are `name = formula`."""
+
+    name: str
+    states: tuple[str, ...]
+    scalars: tuple[str, ...]
+    text: tuple[str, ...]
+
+    @cached_property
+    def compiled(self) -> tuple[tuple[tuple[str, str], ...], tuple[Callable[..., float], ...]]:
+        """The statements with k0, k1, ... for what only scalars decide, and the functions that give those numbers."""
+        hoist, statements = _Hoist(frozenset(self.scalars)), []
+        for line in self.text:
+            name, formula = (part.strip() for part in line.split("=", 1))
+            tree = ast.parse(formula, mode="eval")
+            statements.append((name, ast.unparse(ast.fix_missing_locations(hoist.visit(tree)))))
+        given = ", ".join(self.scalars)
+        functions = tuple(eval(f"lambda {given}: {text}", _HOST) for text in hoist.found)
+        return tuple(statements), functions
+
+    @cached_property
+    def reads_gradient(self) -> bool:
+        """Whether some formula reads g."""
+        return any("g" in dialect.names(formula) for _, formula in self.compiled[0])
+
+    def check(self) -> None:
+        """Raise ValueError unless the row is in the dialect."""
+        known = {*dialect.FUNCTIONS, "where", "p", "g", *self.states, *self.scalars}
+        for line in self.text:
+            name, formula = (part.strip() for part in line.split("=", 1))
+            dialect._check_formula(self.name, formula, known)
+            known.add(name)
+
+    def body(self, master: bool, gated: bool) -> multi.Body:
+        """The row as a kernel body."""
+        statements, functions = self.compiled
+        reads = ("p", "g") if self.reads_gradient else ("p",)
+        states = (*self.states, "master") if master else self.states
+        scalars = tuple(f"k{i}" for i in range(len(functions)))
+        name = f"{self.name}{'_half' * master}{'_gated' * gated}"
+        return multi.Body(name, statements, states, scalars, reads, True, None, master, gated)
+
+    def numpy(self, master: bool, gated: bool) -> Callable[..., Any]:
+        """The row as fn(p, *states, g[, gate], scalars) -> (p, *states) over arrays."""
+        body = self.body(master, gated)
+        given = [*body.reads[:1], *body.states, *body.reads[1:], *["gate"] * gated]
+        lines = [f"def {body.name}({', '.join(given)}, scalars):"]
+        lines += [f"    {', '.join(body.scalars)}, = scalars"] if body.scalars else []
+        lines += [f"    if not isfinite(gate[0]): return p, {', '.join(body.states)}", "    g = g * gate[0]"] * gated
+        lines += ["    p = where(master.astype(p.dtype) == p, master, p)"] * master
+        lines += [f"    {name} = {name}.astype(compute(p.dtype), copy=False)" for name in reversed(body.reads)]
+        lines += [f"    {name} = {formula}" for name, formula in body.statements]
+        lines.append(f"    return p, {', '.join('p' if s == 'master' else s for s in body.states)}")
+        space = {**dialect.NUMPY, "isfinite": np.isfinite, "compute": compute_dtype}
+        exec("\n".join(lines), space)
+        return space[body.name]  # type: ignore[no-any-return]
+
+
+_ADAM = ("m = b1 * m + (1 - b1) * g", "v = b2 * v + (1 - b2) * g * g")
+_DECOUPLED = "(1 - lr * decay) * p"
+_RMS = "s = alpha * s + (1 - alpha) * g * g"
+_ADAM_SCALARS = ("lr", "b1", "b2", "eps", "decay", "c1", "c2")  # c1 = 1 - b1**step, c2 = 1 - b2**step
+
+ROWS = (
+    Update("sgd", (), ("lr", "decay"), ("p = p - lr * (g + decay * p)",)),
+    # keep is 1 - dampening, and 1 at the first step, so that the buffer starts as the gradient
+    Update("momentum", ("b",), ("lr", "decay", "mu", "keep"),
+           ("b = mu * b + keep * (g + decay * p)", "p = p - lr * b")),
+    Update("nesterov", ("b",), ("lr", "decay", "mu", "keep"),
+           ("d = g + decay * p", "b = mu * b + keep * d", "p = p - lr * (d + mu * b)")),
+    Update("rmsprop", ("s",), ("lr", "alpha", "eps", "decay"),
+           ("g = g + decay * p", _RMS, "p = p - lr * g / (sqrt(s) + eps)")),
+    Update("rmsprop_momentum", ("s", "b"), ("lr", "alpha", "eps", "decay", "mu"),
+           ("g = g + decay * p", _RMS, "b = mu * b + g / (sqrt(s) + eps)", "p = p - lr * b")),
+    Update("rmsprop_centered", ("s", "a"), ("lr", "alpha", "eps", "decay"),
+           ("g = g + decay * p", _RMS, "a = alpha * a + (1 - alpha) * g",
+            "p = p - lr * g / (sqrt(where(s > a * a, s - a * a, 0)) + eps)")),
+    Update("rmsprop_centered_momentum", ("s", "a", "b"), ("lr", "alpha", "eps", "decay", "mu"),
+           ("g = g + decay * p", _RMS, "a = alpha * a + (1 - alpha) * g",
+            "b = mu * b + g / (sqrt(where(s > a * a, s - a * a, 0)) + eps)", "p = p - lr * b")),
+    # eps is added outside the root, after the bias correction
+    Update("adam", ("m", "v"), _ADAM_SCALARS,
+           ("g = g + decay * p", *_ADAM, "p = p - lr / c1 * m / (sqrt(v) * (1 / sqrt(c2)) + eps)")),
+    Update("adamw", ("m", "v"), _ADAM_SCALARS,
+           (*_ADAM, f"p = {_DECOUPLED} - lr / c1 * m / (sqrt(v) * (1 / sqrt(c2)) + eps)")),
+    # x is the largest raw second moment so far
+    Update("adam_amsgrad", ("m", "v", "x"), _ADAM_SCALARS,
+           ("g = g + decay * p", *_ADAM, "x = where(x > v, x, v)",
+            "p = p - lr / c1 * m / (sqrt(x) * (1 / sqrt(c2)) + eps)")),
+    Update("adamw_amsgrad", ("m", "v", "x"), _ADAM_SCALARS,
+           (*_ADAM, "x = where(x > v, x, v)", f"p = {_DECOUPLED} - lr / c1 * m / (sqrt(x) * (1 / sqrt(c2)) + eps)")),
+    # not optimizers, but updates in place over many tensors: moving averages, scaling, limiting
+    Update("ema", (), ("keep",), ("p = keep * p + (1 - keep) * g",)),
+    Update("scale", (), ("factor",), ("p = factor * p",)),
+    Update("copy", (), (), ("p = g",)),  # with a gate: times a number on the device
+    Update("limit", (), ("most",), ("p = where(p > most, most, where(p < -most, -most, p))",)),
+)  # fmt: skip
+
+UPDATES: dict[str, Update] = {row.name: row for row in ROWS}
+
+
+def add_update(row: Update) -> None:
+    """Add a row of assignments, after the dialect check. Raises ValueError if it is not in the dialect."""
+    row.check()
+    UPDATES[row.name] = row
+
+
+class Updater:
+    """The states of one row for some tensors of one queue and dtype, and the step over all of them in one launch.
+
+    Half tensors get a float32 master copy unless `master` is False. `states[name][i]` is the state of tensor i, shaped
+    like it: float32 for half tensors, else of the tensor's dtype.
+    """
+
+    def __init__(self, row: str, tensors: Sequence[Tensor], master: bool = True) -> None:
+        self.row = UPDATES[row]
+        self.queue = same_queue(row, *tensors)
+        self.dtype: DType = tensors[0].dtype
+        self.master = master and self.dtype == FLOAT16
+        self.shapes = [t.shape for t in tensors]
+        if any(t.dtype != self.dtype for t in tensors) or not is_float(self.dtype):
+            found = ", ".join(sorted({str(t.dtype) for t in tensors}))
+            raise DTypeError(f"{row}: expected tensors of one floating dtype, got {found}.")
+        ends = np.cumsum([0, *(multi.padded(t.size) for t in tensors)]).tolist()
+        self.starts: tuple[int, ...] = tuple(ends[:-1])
+        names = (*self.row.states, "master") if self.master else self.row.states
+        with unrecorded():
+            dtype = compute_dtype(self.dtype)
+            self.flats = {name: Tensor.zeros(self.queue, (ends[-1],), dtype) for name in names}
+            self.states = {n: [_part(flat, s, t) for s, t in zip(ends, tensors)] for n, flat in self.flats.items()}
+            for state, t in zip(self.states.get("master", ()), tensors):
+                elementwise.assign(state, t)
+
+    def run(
+        self,
+        tensors: Sequence[Tensor],
+        gradients: Sequence[Tensor | None],
+        scalars: Callable[[], Mapping[str, float]],
+        gate: Tensor | None = None,
+    ) -> None:
+        """Update `tensors` in place; those without a gradient stay as they are.
+
+        `scalars` is asked once now and once before each replay of a recording. `gate` is a number on the device that
+        gradients are multiplied by; where it is NaN or infinite nothing changes, states included.
+        """
+        members = [i for i, g in enumerate(gradients) if g is not None and g.size]
+        if not members:
+            return
+        functions = self.row.compiled[1]
+        cells = tuple([Cell(0.0) for _ in functions])
+
+        def refresh() -> None:
+            values = scalars()
+            for cell, function in zip(cells, functions):
+                cell.value = function(**values)
+
+        each_step(refresh)
+        chosen = [tensors[i] for i in members]
+        grads = [_gradient(self.row.name, t, gradients[i]) for i, t in zip(members, chosen)]
+        if isinstance(self.queue, CPUQueue):
+            fn = _numpy(self.row, self.master, gate is not None)
+            for i, p, g in zip(members, chosen, grads):
+                states = [s[i] for s in self.states.values()]
+                inputs = [*[g] * self.row.reads_gradient, *([] if gate is None else [gate])]
+                cpu.update(fn, [p, *states], *inputs, scalars=cells)
+            return
+        work = [t if t.is_contiguous else t.contiguous() for t in chosen]
+        body = self.row.body(self.master, gate is not None)
+        arrays = [work, grads] if self.row.reads_gradient else [work]
+        starts = tuple([self.starts[i] for i in members])
+        extra = () if gate is None else (gate.buffer,)
+        multi.run(body, arrays, starts, extra, list(self.flats.values()), cells)
+        for t, w in zip(chosen, work):
+            if w is not t:
+                elementwise.assign(t, w)
+
+
+_functions: dict[Any, Callable[..., Any]] = {}
+
+
+def _numpy(row: Update, master: bool, gated: bool) -> Callable[..., Any]:
+    key = (row, master, gated)
+    if key not in _functions:
+        _functions[key] = row.numpy(master, gated)
+    return _functions[key]
+
+
+def _part(flat: Tensor, start: int, like: Tensor) -> Tensor:
+    return flat[start : start + like.size].reshape(like.shape)
+
+
+def _gradient(name: str, p: Tensor, g: Any) -> Tensor:
+    """`g` as the kernel reads it, checked against its parameter."""
+    if g.shape != p.shape:
+        raise ShapeError(f"{name}: expected a gradient of shape {p.shape}, got {g.shape}.")
+    if g.dtype != p.dtype:
+        g = g.astype(p.dtype)
+    return g if g.is_contiguous else g.contiguous()
+
+
+def update(
+    row: str,
+    tensors: Sequence[Tensor],
+    others: Sequence[Tensor] | None = None,
+    gate: Tensor | None = None,
+    **scalars: float,
+) -> None:
+    """Apply a row without states, such as "ema" or "scale", to `tensors` in place; `others` stand for `g`."""
+    others = tensors if others is None else others
+    for members in multi.batches(tensors):
+        chosen = [tensors[i] for i in members]
+        Updater(row, chosen, master=False).run(chosen, [others[i] for i in members], lambda: scalars, gate)
+
+
+def total_norm(tensors: Sequence[Tensor], order: float = 2.0) -> Tensor:
+    """The norm of all elements of `tensors` (one queue) as one vector: shape (1,), on the device, at least float32.
+
+    order 2: sqrt(sum x*x); 1: sum |x|; inf: max |x|; else (sum |x|**order)**(1/order). NaN stays NaN.
+    """
+    queue = same_queue("total_norm", *tensors)
+    dtype = np.result_type(FLOAT32, *(t.dtype for t in tensors))
+    if isinstance(queue, CPUQueue):
+        return cpu.compute(_numpy_total_norm, *tensors, queue=queue, order=order, dtype=dtype)  # type: ignore[no-any-return]
+    parts = []
+    for dt in dict.fromkeys(t.dtype for t in tensors):
+        work = [t.contiguous() for t in tensors if t.dtype == dt and t.size]
+        if work and order == math.inf:
+            parts.append(multi.partials(work, "norm_max", "abs(p)", "where(a > b, a, where(a == a, b, a))"))
+        elif work and order in (1, 2):
+            parts.append(multi.partials(work, f"norm_{order:.0f}", "p * p" if order == 2 else "abs(p)", "a + b"))
+        elif work:
+            parts.append(multi.partials(work, "norm_p", "pow(abs(p), k0)", "a + b", k0=order))
+    fold = reduction.max if order == math.inf else reduction.sum
+    totals = [fold(part.astype(dtype)) for part in parts] or [Tensor.zeros(queue, (1,), dtype)]
+    total = totals[0]
+    for other in totals[1:]:
+        total = elementwise.maximum(total, other) if order == math.inf else elementwise.add(total, other)
+    if order == 2:
+        return elementwise.sqrt(total)
+    return total if order in (1, math.inf) else elementwise.pow(total, 1.0 / order)
+
+
+def _numpy_total_norm(*arrays: np.ndarray, order: float, dtype: Any) -> np.ndarray:
+    if order == math.inf:
+        return np.max([0.0, *(np.abs(a).max() for a in arrays if a.size)], keepdims=True).astype(dtype)
+    if order == 2:
+        return np.array([math.sqrt(sum(float(np.sum(np.square(a, dtype=np.float64))) for a in arrays))], dtype)
+    return np.array([sum(float(np.sum(np.abs(a.astype(np.float64)) ** order)) for a in arrays) ** (1.0 / order)], dtype)

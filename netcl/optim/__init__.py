@@ -1,0 +1,30 @@
+"""Optimizers as update rows, learning-rate schedules, and gradient clipping; everything stays on the device."""
+
+from netcl.optim import schedule as lr_scheduler
+from netcl.optim.adam import Adam, AdamW
+from netcl.optim.clip import clip_grad_norm, clip_grad_norm_, clip_grad_norm_device, clip_grad_value, clip_grad_value_
+from netcl.optim.optimizer import Optimizer
+from netcl.optim.rmsprop import RMSProp, RMSprop
+from netcl.optim.schedule import CosineAnnealingLR, LambdaLR, ReduceLROnPlateau, StepLR, WarmupCosine
+from netcl.optim.sgd import SGD, Momentum
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "CosineAnnealingLR",
+    "LambdaLR",
+    "Momentum",
+    "Optimizer",
+    "RMSProp",
+    "RMSprop",
+    "ReduceLROnPlateau",
+    "StepLR",
+    "WarmupCosine",
+    "clip_grad_norm",
+    "clip_grad_norm_",
+    "clip_grad_norm_device",
+    "clip_grad_value",
+    "clip_grad_value_",
+    "lr_scheduler",
+]

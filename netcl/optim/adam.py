@@ -1,0 +1,70 @@
+"""Adam and AdamW, with AMSGrad as an option."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from netcl.optim.optimizer import Group, Optimizer, require
+
+
+class Adam(Optimizer):
+    """m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, p -= lr * (m / c1) / (sqrt(v / c2) + eps), ci = 1 - bi^step.
+
+    `weight_decay` is added to the gradient (L2), so it passes through the moments; AdamW decays the weight itself. eps
+    is added outside the root, after the bias correction. `amsgrad` divides by the largest v so far, taken before
+    correction.
+
+    Source: Kingma and Ba 2015, arXiv:1412.6980; Reddi et al. 2018, arXiv:1904.09237.
+    """
+
+    prefix = "adam"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+
+    def check(self, group: Group) -> None:
+        """Betas in [0, 1), eps at least 0."""
+        super().check(group)
+        require(self, "betas", group["betas"], all(0 <= b < 1 for b in group["betas"]), "in [0, 1)")
+        require(self, "eps", group["eps"], group["eps"] >= 0, "at least 0")
+
+    def row(self, group: Group) -> str:
+        """adam or adamw, with _amsgrad."""
+        return self.prefix + "_amsgrad" * bool(group["amsgrad"])
+
+    def scalars(self, group: Group, step: int) -> dict[str, float]:
+        """Bias corrections in double precision, from the step count."""
+        b1, b2 = group["betas"]
+        return {
+            "lr": group["lr"], "b1": b1, "b2": b2, "eps": group["eps"], "decay": group["weight_decay"],
+            "c1": 1.0 - b1**step, "c2": 1.0 - b2**step,
+        }  # fmt: skip
+
+
+class AdamW(Adam):
+    """Adam whose decay acts on the weight itself: p = (1 - lr * weight_decay) * p before the step, from the old weight.
+
+    Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
+    """
+
+    prefix = "adamw"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad)

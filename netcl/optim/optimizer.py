@@ -1,0 +1,256 @@
+"""What every optimizer shares: parameter groups, states, one launch for many parameters, and state dicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from netcl.core.errors import CheckpointError, DTypeError
+from netcl.core.rebind import each_step
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise, multi
+from netcl.ops.update import Updater
+
+Group = dict[str, Any]
+
+
+class Slab:
+    """Parameters of one queue and dtype whose states live together and are updated in one launch."""
+
+    def __init__(self, row: str, params: Sequence[Any]) -> None:
+        self.params = list(params)
+        self.updater = Updater(row, [p.value for p in params])
+        self.facts = [facts(p) for p in params]
+
+    def stale(self) -> bool:
+        """Whether some parameter changed its queue, dtype or shape since."""
+        return any(facts(p) != f for p, f in zip(self.params, self.facts))
+
+
+def facts(p: Any) -> tuple[Any, ...]:
+    """What the states of a parameter depend on."""
+    return id(p.value.queue), p.value.dtype, p.value.shape
+
+
+class Optimizer:
+    """Base of the optimizers: a row of `ops.update` and the scalars it takes at each step.
+
+    `params`: Parameters, (name, Parameter) pairs, or dicts {"params": [...], "lr": ...} with settings of their own. A
+    parameter listed twice counts once. `param_groups` holds the settings and may be changed between steps; `state[p]`
+    holds the step count and the states of parameter p. Parameters without a gradient are left alone.
+    """
+
+    def __init__(self, params: Iterable[Any], **defaults: Any) -> None:
+        self.defaults = defaults
+        self.param_groups: list[Group] = []
+        self.state: dict[Any, dict[str, Any]] = {}
+        self._slabs: dict[int, tuple[str, list[Slab]]] = {}  # by position of the group: row and slabs
+        self._last: list[dict[str, Any]] = []  # the states that the latest step counted
+        given = list(params.values() if isinstance(params, Mapping) else params)
+        if not given:
+            raise ValueError(f"{type(self).__name__}: expected at least one parameter, got none.")
+        for group in given if isinstance(given[0], dict) else [{"params": given}]:
+            self.add_param_group(group)
+
+    # -- what a subclass says --------------------------------------------------------------------------------------
+
+    def check(self, group: Group) -> None:
+        """Raise ValueError for settings that make no sense."""
+        require(self, "lr", group["lr"], group["lr"] >= 0, "at least 0")
+        decay = group.get("weight_decay", 0.0)
+        require(self, "weight_decay", decay, decay >= 0, "at least 0")
+
+    def row(self, group: Group) -> str:
+        """The update row that these settings ask for."""
+        raise NotImplementedError
+
+    def scalars(self, group: Group, step: int) -> dict[str, float]:
+        """The row's scalars at the given step, which counts from 1."""
+        raise NotImplementedError
+
+    # -- groups ----------------------------------------------------------------------------------------------------
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Add parameters with settings of their own."""
+        params = group["params"]
+        params = [params] if hasattr(params, "value") else list(params)
+        known = {id(p) for g in self.param_groups for p in g["params"]}
+        unique: dict[int, Any] = {}
+        for p in params:
+            p = self._parameter(p)
+            if id(p) in known:
+                raise ValueError(
+                    f"{type(self).__name__}: expected each parameter in one group, got {p.name or p.shape} twice."
+                )
+            unique[id(p)] = p
+        settings = {**self.defaults, **group, "params": list(unique.values())}
+        extra = set(settings) - set(self.defaults) - {"params", "initial_lr"}
+        if extra:
+            choices = ", ".join(self.defaults)
+            raise ValueError(f"{type(self).__name__}: expected settings among {choices}, got {sorted(extra)}.")
+        self.check(settings)
+        self.param_groups.append(settings)
+
+    def _parameter(self, p: Any) -> Any:
+        if isinstance(p, tuple) and len(p) == 2:
+            name, p = p
+            if hasattr(p, "name") and p.name is None:
+                p.name = name
+        if not hasattr(p, "value") or not hasattr(p, "grad"):
+            raise DTypeError(f"{type(self).__name__}: expected Parameters, got {type(p).__name__}.")
+        return p
+
+    def parameters(self) -> Iterator[Any]:
+        """All parameters, group by group."""
+        for group in self.param_groups:
+            yield from group["params"]
+
+    # -- stepping --------------------------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None, *, gate: Tensor | None = None) -> Any:
+        """Update every parameter that has a gradient. Returns what `closure` returned, if given.
+
+        Nothing waits for the device. `gate` is a number on the device, shape (1,), that gradients are multiplied by;
+        where it is NaN or infinite the device changes nothing (`skip_last` then takes the counts back).
+        """
+        loss = closure() if closure is not None else None
+        self._last = []
+        for position, group in enumerate(self.param_groups):
+            for slab in self._ready(position, group):
+                self._run(group, slab, gate)
+        return loss
+
+    def _run(self, group: Group, slab: Slab, gate: Tensor | None) -> None:
+        grads = [p.grad if p.requires_grad else None for p in slab.params]
+        states = [self.state[p] for p, g in zip(slab.params, grads) if g is not None]
+        for count in sorted({s["step"] for s in states}):  # one unless parameters sat out some steps
+            counted = [s for s in states if s["step"] == count]
+            chosen = [g if self.state[p]["step"] == count else None for p, g in zip(slab.params, grads)]
+
+            def advance(counted: list[dict[str, Any]] = counted) -> None:
+                for s in counted:
+                    s["step"] += 1
+
+            def scalars(state: dict[str, Any] = counted[0]) -> dict[str, float]:
+                return self.scalars(group, state["step"])
+
+            each_step(advance)
+            self._last += counted
+            slab.updater.run([p.value for p in slab.params], chosen, scalars, gate)
+            grads = [None if c is not None else g for c, g in zip(chosen, grads)]
+
+    def skip_last(self) -> None:
+        """Take back the counts of the latest step, which its gate turned into nothing."""
+        for s in self._last:
+            s["step"] -= 1
+        self._last = []
+
+    def _ready(self, position: int, group: Group) -> list[Slab]:
+        """The slabs of a group, with one for every parameter that has a gradient."""
+        row = self.row(group)
+        known, slabs = self._slabs.get(position, (row, []))
+        if known != row or any(slab.stale() for slab in slabs):
+            slabs = []  # states carry over by name from self.state
+        covered = {id(p) for slab in slabs for p in slab.params}
+        new = [p for p in group["params"] if p.grad is not None and id(p) not in covered]
+        if new:
+            slabs = slabs + [
+                self._slab(row, [new[i] for i in members]) for members in multi.batches([p.value for p in new])
+            ]
+        self._slabs[position] = (row, slabs)
+        return slabs
+
+    def _slab(self, row: str, params: list[Any]) -> Slab:
+        slab = Slab(row, params)
+        for i, p in enumerate(params):
+            before = self.state.get(p, {})
+            here: dict[str, Any] = {"step": before.get("step", 0)}
+            for name, states in slab.updater.states.items():
+                if name in before:
+                    elementwise.assign(states[i], before[name].to(p.value.queue))
+                here[name] = states[i]
+            self.state[p] = here
+        return slab
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, or with set_to_none=False set them to zero."""
+        for p in self.parameters():
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad.fill_(0)
+
+    # -- state dicts -----------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """A key for each parameter: its name where all have different ones, else its position."""
+        found = [getattr(p, "name", None) for p in self.parameters()]
+        if None in found or len(set(found)) < len(found):
+            return [str(i) for i in range(len(found))]
+        return [str(name) for name in found]
+
+    def state_dict(self, copy: bool = True) -> dict[str, Any]:
+        """{"state": {name: {"step": 3, "m": Tensor}}, "param_groups": [...]}; with copy=False tensors stay live."""
+        keys = iter(self.names())
+        groups = [{**g, "params": [next(keys) for _ in g["params"]]} for g in self.param_groups]
+        state = {
+            key: {k: v.copy() if copy and isinstance(v, Tensor) else v for k, v in self.state[p].items()}
+            for key, p in zip(self.names(), self.parameters())
+            if p in self.state
+        }
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over settings and states from `state_dict`, by parameter name, or by position where names differ.
+
+        Raises CheckpointError, changing nothing, when groups, parameters or shapes do not fit.
+        """
+        where, saved = f"{type(self).__name__}.load_state_dict", state["param_groups"]
+        have = [len(g["params"]) for g in self.param_groups]
+        if have != [len(g["params"]) for g in saved]:
+            raise CheckpointError(
+                f"{where}: expected groups of {have} parameters, got {[len(g['params']) for g in saved]}."
+            )
+        theirs = [name for g in saved for name in g["params"]]
+        by_name = dict(zip(self.names(), self.parameters()))
+        if set(by_name) != set(theirs):
+            by_name = dict(zip(theirs, self.parameters()))
+        wrong = [
+            f"{name}.{key} {np.shape(v)} for {p.shape}"
+            for name, p in by_name.items()
+            for key, v in state["state"].get(name, {}).items()
+            if key != "step" and tuple(v.shape) != p.shape
+        ]
+        if wrong:
+            raise CheckpointError(f"{where}: expected states shaped like their parameters, got {', '.join(wrong)}.")
+        for group, other in zip(self.param_groups, saved):
+            group.update({k: v for k, v in other.items() if k != "params"})
+        self.state = {
+            p: {k: v if k == "step" else _adopt(p, v) for k, v in state["state"][name].items()}
+            for name, p in by_name.items()
+            if name in state["state"]
+        }
+        self._slabs.clear()
+
+    def __repr__(self) -> str:
+        lines = []
+        for group in self.param_groups:
+            settings = ", ".join(f"{k}={v}" for k, v in group.items() if k != "params")
+            lines.append(f"{settings}, params={len(group['params'])}")
+        return f"{type(self).__name__}({'; '.join(lines)})"
+
+
+def _adopt(p: Any, value: Any) -> Tensor:
+    """A saved state as a tensor of our own, next to its parameter."""
+    if isinstance(value, Tensor) and value.queue is p.value.queue:
+        return value.copy()
+    return Tensor.from_host(p.value.queue, np.asarray(value))
+
+
+def require(owner: Any, name: str, value: Any, good: bool, expected: str) -> None:
+    """Raise ValueError in the house form unless `good`."""
+    if not good or (isinstance(value, float) and math.isnan(value)):
+        raise ValueError(f"{type(owner).__name__}: expected {name} {expected}, got {value}.")

@@ -1,0 +1,88 @@
+"""Launches over many tensors: both kernel families, offsets, sizes that cross vectors and chunks."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from netcl.core.profile import override_profile, profile_of
+from netcl.core.tensor import Tensor
+from netcl.ops import multi
+from netcl.ops.update import Updater, total_norm, update
+
+SIZES = (1, 7, 8, 9, 63, 64, 65, 4095, 4097, 8191, 8193, 20000)
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def family(request, cl_queue):
+    """A queue of every device, run by each of the two kernel families."""
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), kind=request.param)):
+        yield cl_queue
+
+
+def tensors(queue, dtype, seed, sizes=SIZES, canary=True):
+    """Tensors inside larger buffers at odd offsets, and those buffers."""
+    rng, found, bases = np.random.default_rng(seed), [], []
+    for i, n in enumerate(sizes):
+        base = Tensor.from_host(queue, rng.standard_normal(n + 16).astype(dtype))
+        bases.append(base)
+        found.append(base[i % 5 : i % 5 + n] if canary else base[:n])
+    return found, bases
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_states_and_neighbours(family, dtype):
+    params, bases = tensors(family, dtype, 0)
+    grads, _ = tensors(family, dtype, 1)
+    before, given = [b.to_host() for b in bases], [g.to_host().astype(float) for g in grads]
+    updater = Updater("momentum", params)
+    for _ in range(2):
+        updater.run(params, grads, lambda: {"lr": 0.1, "decay": 0.01, "mu": 0.9, "keep": 1.0})
+    tol = 3e-3 if dtype == np.float16 else 1e-5
+    for i, (n, base, old, g) in enumerate(zip(SIZES, bases, before, given)):
+        here = slice(i % 5, i % 5 + n)
+        p, b = old.astype(float)[here], 0.0
+        for _ in range(2):
+            b = 0.9 * b + g + 0.01 * p
+            p = p - 0.1 * b
+        new = base.to_host()
+        np.testing.assert_allclose(new[here], p, rtol=tol, atol=tol)
+        np.testing.assert_array_equal(np.delete(new, here), np.delete(old, here))  # nothing beside it was written
+        np.testing.assert_allclose(updater.states["b"][i].to_host(), b, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 2.5, math.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_norms(family, order, dtype):
+    parts, _ = tensors(family, dtype, 0, SIZES * 5)  # more than one launch
+    flat = np.concatenate([t.to_host().astype(float) for t in parts])
+    np.testing.assert_allclose(total_norm(parts, order).to_host(), [np.linalg.norm(flat, order)], rtol=1e-5)
+
+
+def test_norms_keep_nan_and_infinity(queue):
+    for bad in (np.nan, np.inf):
+        for order in (1.0, 2.0, math.inf):
+            parts = [Tensor.from_host(queue, np.array([1, bad, 2], np.float32)), Tensor.ones(queue, (70,))]
+            np.testing.assert_array_equal(total_norm(parts, order).to_host(), [bad])
+
+
+def test_an_empty_tensor_takes_no_part(queue):
+    parts = [Tensor.empty(queue, (0,)), Tensor.ones(queue, (4,)), Tensor.empty(queue, (3, 0))]
+    np.testing.assert_allclose(total_norm(parts).to_host(), [2.0])
+    np.testing.assert_allclose(total_norm(parts[:1]).to_host(), [0.0])
+    update("scale", parts, factor=3.0)
+    np.testing.assert_allclose(parts[1].to_host(), np.full(4, 3.0))
+
+
+def test_arguments_fit_the_device(cl_queue):
+    assert multi.slots(cl_queue) == 48
+    body = Updater("adam_amsgrad", [Tensor.ones(cl_queue, (3,), "float16")]).row.body(True, True)
+    _, types = multi.render(body, multi.Form(np.dtype(np.float16), 48, True))
+    size = sum(8 if t is None else t.itemsize for t in types)
+    assert size <= cl_queue.device.max_parameter_size
+
+
+def test_large_groups_are_split(cl_queue):
+    parts = [Tensor.ones(cl_queue, (2,)) for _ in range(62)] + [Tensor.ones(cl_queue, (2,), "float16")]
+    assert [len(b) for b in multi.batches(parts)] == [48, 14, 1]
