@@ -1,0 +1,288 @@
+"""The text of chains of elementwise lines: OpenCL C that loads, computes and stores vectors, or a Python function.
+
+Launch geometry of maps. CPU devices: local size 1, each work-item walks a block of about CHUNK elements in vectors of
+8. GPUs: one vector of 4 per work-item. The text holds no sizes, only ranks and access patterns, so that a new shape
+reuses the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netcl.core.dtypes import C_NAME, FLOAT16, DType
+from netcl.core.kernels import dialect
+from netcl.ops.broadcast import broadcast_index_lines
+
+Line = tuple[str, str, tuple[str, ...]]  # (variable, FUNCTION, arguments: variables or numbers)
+REDUCTIONS = {"SUM": ("ADD", "0"), "MAX": ("MAXIMUM", "-inf"), "MIN": ("MINIMUM", "inf")}  # combine, start
+COUNT = "n"  # in a chain with row reductions: the number of elements they run over
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """`lines` computing `outputs` from the tensors `inputs` and the numbers `scalars`, all of them variable names.
+
+    Lines may reduce over the last `axes` axes of the broadcast shape (`SUM MAX MIN`, see rows.py); their results are
+    used along the row like numbers. `kinds` says what each output is: "full" (an element for each), "keep" or "drop"
+    (one per row, the reduced axes kept with length one or dropped). Inputs in `row_inputs` have one element per row and
+    lack the reduced axes.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    scalars: tuple[str, ...]
+    lines: tuple[Line, ...]
+    outputs: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+    axes: int = 0
+    row_inputs: frozenset[str] = frozenset()
+    functions: dict[Any, Any] = field(default_factory=dict)  # NumPy forms by compute dtype and result dtypes
+
+    def python(self, compute: DType, results: tuple[DType, ...]) -> Any:
+        """The chain as `fn(*arrays, scalars) -> tuple of arrays`, computing in `compute`."""
+        key = (compute, results)
+        if key not in self.functions:
+            space = {**dialect.NUMPY, "compute": compute, "results": results, "as_dtype": _as_dtype}
+            exec(render_python(self), space)
+            self.functions[key] = space["chain"]
+        return self.functions[key]
+
+    def kind(self, k: int) -> str:
+        """What becomes of output `k`."""
+        return self.kinds[k] if self.kinds else "full"
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The functions that the text needs."""
+        named = {f for _, f, _ in self.lines}
+        named |= {REDUCTIONS[f][0] for f in named & REDUCTIONS.keys()}
+        return frozenset(named - REDUCTIONS.keys())
+
+
+class Operand(NamedTuple):
+    """How a kernel meets one tensor: its dtype and whether its last axis is walked by vector, repeated, or strided."""
+
+    dtype: DType
+    access: str  # "vector" (step 1), "repeat" (step 0), "strided", or "row" (an output with one element per row)
+
+
+class Form(NamedTuple):
+    """Everything the text of a kernel depends on, the chain aside."""
+
+    compute: DType
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    rank: int  # outer axes
+    wide: bool  # 64-bit index arithmetic
+    plain: bool  # a CPU device
+    aligned: bool  # vectors start at multiples of their length
+    group: int = 0  # work-items that share a row on a GPU
+    keep: int = 0  # vectors per work-item that passes over a row may hand on
+
+    @property
+    def width(self) -> int:
+        """Elements per vector: 256 bits on CPU devices (wider ones change calling conventions), four on GPUs."""
+        return 8 if self.plain and self.compute.itemsize < 8 else 4
+
+    @property
+    def element(self) -> str:
+        """C name of the compute type; half is computed as float."""
+        return element_of(self.compute)
+
+    @property
+    def operands(self) -> list[tuple[str, str, Operand]]:
+        """(suffix of its variables, pointer, operand) of each tensor: 0, 1, ... for inputs, w0, w1, ... for outputs."""
+        inputs = [(f"{k}", f"in_{k}", x) for k, x in enumerate(self.inputs)]
+        return inputs + [(f"w{k}", f"out_{k}", x) for k, x in enumerate(self.outputs)]
+
+
+def element_of(dtype: DType) -> str:
+    """C name of the type that `dtype` is computed in."""
+    return "float" if dtype == FLOAT16 else C_NAME[dtype]
+
+
+# -- Python ------------------------------------------------------------------------------------------------------------
+
+
+def render_python(chain: Chain) -> str:
+    """The chain as the text of a Python function."""
+    text = [f"def chain({', '.join((*chain.inputs, 'scalars'))}):"]
+    text += [f"    {v} = {v}.astype(compute, copy=False)" for v in chain.inputs]
+    text += [f"    {', '.join(chain.scalars)}, = scalars"] if chain.scalars else []
+    text += [f"    {out} = {f}({', '.join(args)})" if f else f"    {out} = {args[0]}" for out, f, args in chain.lines]
+    stored = [f"as_dtype({v}, results[{i}])" for i, v in enumerate(chain.outputs)]
+    text.append(f"    return {', '.join(stored)},")
+    return "\n".join(text) + "\n"
+
+
+def _as_dtype(value: Any, dtype: DType) -> np.ndarray:
+    return np.asarray(value).astype(dtype, copy=False)
+
+
+# -- loads and stores --------------------------------------------------------------------------------------------------
+
+
+def vector_load(form: Form, operand: Operand, name: str, full: bool) -> str:
+    """C text of type T that loads one vector of operand `name`; lanes past `count` are 1 when not `full`."""
+    element, width = form.element, form.width
+    if operand.access == "vector" and full:
+        pointer = f"in_{name} + p_{name} + c"
+        if operand.dtype == FLOAT16:
+            text = f"vload_half{width}(0, {pointer})"
+            return text if element == "float" else f"convert_{element}{width}({text})"
+        text = f"*(__global const U_{C_NAME[operand.dtype]}*)({pointer})"
+        return text if C_NAME[operand.dtype] == element else f"convert_{element}{width}({text})"
+    if operand.access == "repeat":
+        return f"(T)({_scalar(operand, element, name, f'p_{name}')})"
+    step = "" if operand.access == "vector" else f" * i_{name}"
+    lanes = []
+    for j in range(width):
+        value = _scalar(operand, element, name, f"p_{name} + (c + {j}){step}")
+        lanes.append(value if full or j == 0 else f"({j} < count ? {value} : ({element})1)")
+    return f"(T)({', '.join(lanes)})"
+
+
+def _scalar(operand: Operand, element: str, name: str, index: str) -> str:
+    if operand.dtype == FLOAT16:
+        return f"({element})vload_half({index}, in_{name})"
+    return f"({element})in_{name}[{index}]"
+
+
+def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -> list[str]:
+    """C lines that store vector `value` to output `k`; only the first `count` lanes when not `full`."""
+    element, width, storage = form.element, form.width, C_NAME[operand.dtype]
+    if operand.access == "vector" and full:
+        pointer = f"out_{k} + p_w{k} + c"
+        if operand.dtype == FLOAT16:
+            value = value if element in ("float", "double") else f"convert_float{width}({value})"
+            return [f"vstore_half{width}({value}, 0, {pointer});"]
+        value = value if storage == element else f"convert_{storage}{width}({value})"
+        return [f"*(__global U_{storage}*)({pointer}) = {value};"]
+    if operand.access == "row":
+        return [_store_lane(operand, k, f"{value}.s0", f"p_w{k}")]
+    step = "" if operand.access == "vector" else f" * i_w{k}"
+    lanes = [_store_lane(operand, k, f"{value}.s{j}", f"p_w{k} + (c + {j}){step}") for j in range(width)]
+    return [text if full or j == 0 else f"if ({j} < count) {text}" for j, text in enumerate(lanes)]
+
+
+def _store_lane(operand: Operand, k: int, lane: str, index: str) -> str:
+    if operand.dtype == FLOAT16:
+        return f"vstore_half((float){lane}, {index}, out_{k});"
+    return f"out_{k}[{index}] = ({C_NAME[operand.dtype]}){lane};"
+
+
+def c_argument(text: str, element: str) -> str:
+    """A line's argument in C: a variable as it is, a number as a literal of the compute type."""
+    if (text[0].isalpha() or text[0] == "_") and text not in ("inf", "nan"):
+        return text
+    return f"(T)({dialect.constant(float(text), element)})"
+
+
+def assignment(line: Line, element: str) -> str:
+    """`T v2 = MUL(v0, v1);`"""
+    out, function, args = line
+    arguments = [c_argument(a, element) for a in args]
+    return f"T {out} = {function}({', '.join(arguments)});" if function else f"T {out} = {arguments[0]};"
+
+
+# -- the frame of every kernel -----------------------------------------------------------------------------------------
+
+
+def head(chain: Chain, form: Form) -> str:
+    """The functions and types that the kernel of `chain` needs."""
+    element = form.element
+    text = dialect.preamble(chain.words, element, form.width, form.plain)
+    if "double" in {element, *(C_NAME[x.dtype] for _, _, x in form.operands)}:
+        text = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + text
+    return text + f"typedef {'long' if form.wide else 'int'} I;\n" + vector_types(form)
+
+
+def vector_types(form: Form) -> str:
+    """Vector types of the operands that may start at any element (`aligned` vectors may use full-width moves)."""
+    lines = []
+    for name in sorted({C_NAME[x.dtype] for _, _, x in form.operands} - {"half"}):
+        align = "" if form.aligned else f" __attribute__((aligned({_SIZE[name]})))"
+        lines.append(f"typedef {name}{form.width} U_{name}{align};\n")
+    return "".join(lines)
+
+
+_SIZE = {"char": 1, "uchar": 1, "int": 4, "float": 4, "long": 8, "double": 8}
+
+
+def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str]) -> str:
+    """The program: head, parameters (tensors, then offsets, strides, lengths, `geometry`, scalars), body."""
+    operands = form.operands
+    parameters = [f"__global const {C_NAME[x.dtype]}* restrict {p}" for _, p, x in operands if p.startswith("in")]
+    parameters += [f"__global {C_NAME[x.dtype]}* restrict {p}" for _, p, x in operands if p.startswith("out")]
+    parameters += [f"I o_{s}" for s, _, _ in operands]
+    parameters += [f"I t_{s}_{axis}" for s, _, x in operands if x.access != "row" for axis in range(form.rank)]
+    parameters += [f"I i_{s}" for s, _, x in operands if x.access == "strided"]
+    parameters += [f"I d{axis}" for axis in range(1, form.rank)] + ["I rows", "I cols"]
+    parameters += [f"I {g}" for g in geometry] + [f"{form.element} a_{s}" for s in chain.scalars]
+    lines = [f"T {s} = (T)(a_{s});" for s in chain.scalars] + list(body)
+    arguments = ",\n    ".join(parameters)
+    text = "".join(f"    {line}\n" for line in lines)
+    return f"{head(chain, form)}__kernel void {chain.name}(\n    {arguments}\n) {{\n{text}}}\n"
+
+
+def count_arguments(form: Form, geometry: int) -> int:
+    """How many index arguments `kernel` declares."""
+    operands = [x for _, _, x in form.operands]
+    walked = sum(x.access != "row" for x in operands)
+    strided = sum(x.access == "strided" for x in operands)
+    return len(operands) + walked * form.rank + strided + max(form.rank - 1, 0) + 2 + geometry
+
+
+def tab(lines: Sequence[str]) -> list[str]:
+    """One level further in."""
+    return ["    " + line for line in lines]
+
+
+# -- maps --------------------------------------------------------------------------------------------------------------
+
+MAP_CPU, MAP_GPU = ("step", "chunk"), ()
+
+
+def render(chain: Chain, form: Form) -> str:
+    """The program of a map: each input read once, each output written once."""
+    full, part = _block(chain, form, True), _block(chain, form, False)
+    index = broadcast_index_lines(form.rank, [s for s, _, _ in form.operands])
+    if form.plain:
+        return kernel(chain, form, MAP_CPU, _cpu_loop(index, full, part, form))
+    return kernel(chain, form, MAP_GPU, _gpu_item(index, full, part, form))
+
+
+def _block(chain: Chain, form: Form, full: bool) -> list[str]:
+    """Load, compute, store one vector."""
+    loads = enumerate(zip(chain.inputs, form.inputs, strict=True))
+    lines = [f"T {v} = {vector_load(form, x, str(k), full)};" for k, (v, x) in loads]
+    lines += [assignment(line, form.element) for line in chain.lines]
+    for k, (v, x) in enumerate(zip(chain.outputs, form.outputs, strict=True)):
+        lines += vector_store(form, x, k, c_argument(v, form.element), full)
+    return lines
+
+
+def _cpu_loop(index: list[str], full: list[str], part: list[str], form: Form) -> list[str]:
+    width = form.width
+    inner = ["I c = first;", f"for (; c + {width} <= last; c += {width}) {{", *tab(full), "}",
+             "if (c < last) {", *tab(["int count = (int)(last - c);", *part]), "}"]  # fmt: skip
+    span = ["I first = (I)get_global_id(0) * chunk;", "I last = first + chunk < cols ? first + chunk : cols;"]
+    if form.rank == 0:
+        return [*index, *span, *inner]
+    rows = ["I r = (I)get_global_id(1) * step;", "I end = r + step < rows ? r + step : rows;"]
+    return [*span, *rows, "for (; r < end; r++) {", *tab([*index, *inner]), "}"]
+
+
+def _gpu_item(index: list[str], full: list[str], part: list[str], form: Form) -> list[str]:
+    width = form.width
+    if form.rank == 0:
+        place = [f"I c = (I)get_global_id(0) * {width};", "if (c >= cols) return;"]
+    else:
+        place = [f"I across = (cols + {width - 1}) / {width};", "I g = (I)get_global_id(0);", "I r = g / across;",
+                 "if (r >= rows) return;", f"I c = (g - r * across) * {width};"]  # fmt: skip
+    return [*place, *index, "I count = cols - c;", f"if (count >= {width}) {{", *tab(full), "} else {",
+            *tab(part), "}"]  # fmt: skip
