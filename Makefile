@@ -1,4 +1,5 @@
 # make demo | test | check | bench | venv: each makes .venv itself. Only python3 and make are needed.
+# make bench BENCH='--filter matmul' passes options on; NETCL_BENCH_PYTHON names an interpreter that has torch.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -41,7 +42,7 @@ check: $(VENV)/.stamp-test
 	@$(BIN)/python tools/loc.py
 
 bench: $(VENV)/.stamp-test
-	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
 	rm -rf $(VENV) .cache build *.egg-info

@@ -1,1 +1,1 @@
-"""Times side by side: netcl against PyTorch or NumPy on the same machine, in the same run. `python -m benchmarks --help`."""
+"""Times side by side: netcl against PyTorch or NumPy on one machine, in one run. See `python -m benchmarks --help`."""

@@ -1,7 +1,7 @@
-"""What a benchmark is: a `Work` says how each side does it and what the right numbers are, a `Case` names one with a target.
+"""What a benchmark is. A `Work` says how each side does it and what is right; a `Case` names one, with a target.
 
-A work is a frozen dataclass of sizes with a few short methods. `ours` and the references get their inputs ready-made and
-return a closure; everything outside the closure is set-up and is not timed.
+A work is a frozen dataclass of sizes with a few short methods. `ours` and the references get their inputs ready-made
+and return a closure; everything outside the closure is set-up and is not timed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Call = Callable[[], Any]
 
 
 class Lazy:
-    """A module imported at first use: cases name torch, and ops that may be missing, without needing them to be listed."""
+    """A module imported at first use: listing the cases needs neither torch nor a driver."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -114,11 +114,11 @@ def error_of(got: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float:
         if a.size != b.size:
             raise ValueError(f"error_of: expected a result of shape {b.shape}, got {a.shape}.")
         difference = float(np.max(np.abs(a.reshape(b.shape) - b), initial=0.0))
-        worst = max(worst, difference / (float(np.max(np.abs(b), initial=0.0)) or 1.0))
+        worst = float(np.maximum(worst, difference / (np.max(np.abs(b), initial=0.0) or 1.0)))  # NaN wins
     return worst
 
 
-# -- gradients, the same way on both sides --------------------------------------------------------------------------------
+# -- gradients, the same way on both sides ----------------------------------------------------------------------------
 
 
 def our_backward(op: Callable[..., Any], xs: Sequence[Any], g: Any, wrt: Sequence[int]) -> Call:

@@ -25,7 +25,7 @@ class Activation(Work):
         return (normal(rng, self.n),)
 
     def ours(self, queue: Any, x: Any) -> Call:
-        @compiler.jit_compile  # type: ignore[untyped-decorator]
+        @compiler.jit_compile
         def activation(x: Any) -> Any:
             return ag.mul(ag.sigmoid(ag.mul(x, 1.5)), x)
 
@@ -54,7 +54,7 @@ class HandSoftmax(Work):
         return (normal(rng, self.rows, self.columns),)
 
     def ours(self, queue: Any, x: Any) -> Call:
-        @compiler.jit_compile  # type: ignore[untyped-decorator]
+        @compiler.jit_compile
         def softmax(x: Any) -> Any:
             e = ag.exp(ag.sub(x, ag.max(x, axis=-1, keepdims=True)))
             return ag.div(e, ag.sum(e, axis=-1, keepdims=True))

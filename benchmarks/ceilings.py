@@ -15,7 +15,8 @@ __kernel void copy(__global const float* restrict x, __global float* restrict y,
 }
 // Ten independent sums hide the latency of a multiply-add; both factors stay in registers.
 __kernel void peak(__global float* restrict y, float b, float c, int n) {
-    float8 s0 = b, s1 = b + 1, s2 = b + 2, s3 = b + 3, s4 = b + 4, s5 = b + 5, s6 = b + 6, s7 = b + 7, s8 = b + 8, s9 = b + 9;
+    float8 s0 = b, s1 = b + 1, s2 = b + 2, s3 = b + 3, s4 = b + 4;
+    float8 s5 = c, s6 = c + 1, s7 = c + 2, s8 = c + 3, s9 = c + 4;
     for (int i = 0; i < n; i++) {
         s0 = s0 * b + c; s1 = s1 * b + c; s2 = s2 * b + c; s3 = s3 * b + c; s4 = s4 * b + c;
         s5 = s5 * b + c; s6 = s6 * b + c; s7 = s7 * b + c; s8 = s8 * b + c; s9 = s9 * b + c;

@@ -136,3 +136,38 @@ class AdamW:
         for i, (p, g, (m, v)) in enumerate(zip(self.params, grads, self.moments)):
             self.params[i], *moments = adamw(p, g, m, v, self.steps, self.lr, self.decay)
             self.moments[i] = (moments[0], moments[1])
+
+
+def perceptron(x: Array, labels: Array, params: Sequence[Array]) -> tuple[Array, list[Array]]:
+    """Loss and gradients of linear layers (weight (out, in), bias, ...) with ReLU between them and cross-entropy."""
+    loss, grads, _ = _perceptron(x, labels, params)
+    return loss, grads
+
+
+def _perceptron(x: Array, labels: Array, params: Sequence[Array]) -> tuple[Array, list[Array], Array]:
+    """The same and the gradient of x."""
+    weights, biases, kept = params[::2], params[1::2], [x]
+    for w, b in zip(weights, biases):
+        kept.append(np.maximum(kept[-1] @ w.T + b, 0) if w is not weights[-1] else kept[-1] @ w.T + b)
+    loss, g = cross_entropy(kept[-1], labels)
+    grads: list[Array] = []
+    for i in reversed(range(len(weights))):
+        grads = [g.T @ kept[i], g.sum(0), *grads]
+        g = (g @ weights[i]) * ((kept[i] > 0) if i else 1)
+    return loss, grads, g
+
+
+def digits_network(x: Array, labels: Array, params: Sequence[Array]) -> tuple[Array, list[Array]]:
+    """Loss and gradients of conv, ReLU, conv, ReLU, max-pool 2, then the layers of `perceptron`."""
+    w1, b1, w2, b2, *rest = params
+    h1 = np.maximum(conv(x, w1, padding=1) + b1[:, None, None], 0)
+    h2 = np.maximum(conv(h1, w2, padding=1) + b2[:, None, None], 0)
+    n, c, h, w = h2.shape
+    blocks = h2.reshape(n, c, h // 2, 2, w // 2, 2).transpose(0, 1, 2, 4, 3, 5).reshape(n, c, h // 2, w // 2, 4)
+    loss, grads, flat = _perceptron(blocks.max(-1).reshape(n, -1), labels, rest)
+    hit = np.arange(4) == blocks.argmax(-1)[..., None]
+    spread = np.where(hit, flat.reshape(n, c, h // 2, w // 2, 1), 0.0)
+    g2 = spread.reshape(n, c, h // 2, w // 2, 2, 2).transpose(0, 1, 2, 4, 3, 5).reshape(h2.shape) * (h2 > 0)
+    g1 = conv_input_grad(h1, w2, g2, padding=1) * (h1 > 0)
+    return loss, [conv_weight_grad(x, w1, g1, padding=1), g1.sum((0, 2, 3)),
+                  conv_weight_grad(h1, w2, g2, padding=1), g2.sum((0, 2, 3)), *grads]  # fmt: skip

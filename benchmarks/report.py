@@ -77,8 +77,8 @@ def header(common: dict[str, Any]) -> str:
     top = common.get("ceilings") or {}
     limits = "".join(f"{rate:.1f} GB/s copying {size / 1e6:.0f} MB, " for size, rate in top.get("copy", []))
     limits += f"{top['flops']:.0f} GFLOP/s" if top.get("flops") else ""
-    return "\n".join([f"{common['device']} | {common['driver']} | {common['threads']} threads | commit {common['commit']}",
-                      versions, *([f"ceilings: {limits}"] if limits else [])])  # fmt: skip
+    what = f"{common['device']} | {common['driver']} | {common['threads']} threads | commit {common['commit']}"
+    return "\n".join([what, versions, *([f"ceilings: {limits}"] if limits else [])])
 
 
 def closing(records: Sequence[dict[str, Any]]) -> str:

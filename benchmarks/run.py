@@ -18,6 +18,7 @@ from benchmarks.ceilings import share
 from benchmarks.timing import summary
 
 ROOT = Path(__file__).resolve().parents[1]
+WRONG = 1e-2  # an error from which no time counts
 TIMEOUT = 180.0  # seconds a child may take for one command; building kernels is the longest
 
 
@@ -46,7 +47,9 @@ class Child:
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """Send a command and wait for the answer. Raises Failed with the reason."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is not None and self.process.poll() is not None:
+            self.close()
+        if self.process is None:
             self.process = self._start()
         process = self.process
         assert process.stdin is not None
@@ -68,7 +71,7 @@ class Child:
             if os.environ.get("NETCL_BENCH_TRACE"):
                 print(answer["trace"], file=sys.stderr)
             raise Failed(answer["failed"])
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def _start(self) -> subprocess.Popen[str]:
         n = str(self.options.threads)
@@ -80,9 +83,9 @@ class Child:
 
     def close(self) -> None:
         """End the process: closing its input is enough."""
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
-            self.process.wait()
+        if self.process is not None:
+            self.process.communicate()  # closes both pipes and waits
+            self.process = None
 
 
 def path_with(folder: str) -> str:
@@ -160,6 +163,8 @@ class Session:
         if missing:
             result["failed"] = missing
         result["error"] = self._error(name, case)
+        if result["error"] is not None and not result["error"] < WRONG:
+            result["failed"] = f"the result is wrong: error {result['error']}"
         return result
 
     def _figures(self, case: Case, ours: Side, other: Side | None, side: str) -> dict[str, Any]:
