@@ -2,7 +2,7 @@
 
 A GPU's launches cost up to twice as much on a queue that takes time stamps, so ordinary queues do not. `start` makes
 every command go to a twin of its queue that does (same context and device) until `stop`; the two never overlap. Queues
-that take time stamps anyway are left alone: NETCL_PROFILE=1 makes netcl open such ones. Commands that a program sends to
+that take time stamps anyway are left alone: NETCL_PROFILE=1 makes netcl open such ones. What a program sends to
 the ordinary queue by itself, past netcl, are not ordered against the twin's; set NETCL_PROFILE=1 for those programs.
 """
 

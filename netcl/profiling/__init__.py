@@ -1,0 +1,23 @@
+"""Measuring: timers, per-kernel tables, memory over time, trace files, and the tuner of kernel sizes."""
+
+from netcl.profiling.kernels import KernelProfiler, KernelStats
+from netcl.profiling.memory import MemoryTimeline
+from netcl.profiling.peak import Peaks, peaks
+from netcl.profiling.profile import ProfileContext
+from netcl.profiling.timer import EventTimer, Timer
+from netcl.profiling.tune import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner
+
+__all__ = [
+    "AutoTuner",
+    "AutotuneResult",
+    "Autotuner",
+    "EventTimer",
+    "KernelProfiler",
+    "KernelStats",
+    "MemoryTimeline",
+    "Peaks",
+    "ProfileContext",
+    "Timer",
+    "WorkGroupTuner",
+    "peaks",
+]

@@ -1,0 +1,68 @@
+"""`ProfileContext`: kernels, memory and named regions of a block together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from netcl.profiling import trace
+from netcl.profiling.kernels import KernelProfiler
+from netcl.profiling.memory import MemoryTimeline
+from netcl.profiling.trace import Region
+
+
+class ProfileContext:
+    """Profile a block; the results stay in `kernels`, `memory` and `regions`.
+
+    >>> with ProfileContext(queue, trace="step.json") as prof:
+    ...     with prof.region("forward"):
+    ...         loss = model(x)
+    >>> print(prof.table())
+
+    Args: queue: whose memory to follow, every queue's when None. Kernels of every queue are timed either way.
+        trace: where to write a trace file at the end.
+    """
+
+    def __init__(self, queue: Any = None, trace: str | Path | None = None) -> None:
+        self.kernels = KernelProfiler()
+        self.memory = MemoryTimeline(queue)
+        self.regions: list[Region] = []
+        self.path = trace
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __enter__(self) -> ProfileContext:
+        self.kernels.start()
+        self.memory.start()
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.memory.stop()
+        self.kernels.stop()
+        self.seconds += time.perf_counter() - self._began
+        if self.path is not None:
+            self.save_trace(self.path)
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """Name a stretch of the block in the trace."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.regions.append(Region(name, start, time.perf_counter(), threading.get_ident()))
+
+    def save_trace(self, path: str | Path) -> Path:
+        """Write the trace file; see `profiling.trace`."""
+        return trace.write(path, self.kernels.samples, self.regions, self.memory.moments)
+
+    def table(self, limit: int = 30, with_peak: bool = False) -> str:
+        """The table of kernels, and a line on time and memory."""
+        busy, total, peak = self.kernels.busy_seconds, self.seconds or 1.0, self.memory.peak_bytes
+        last = f"device busy {busy * 1e3:.1f} ms of {total * 1e3:.1f} ms; memory at the peak {peak:,} bytes"
+        return f"{self.kernels.table(limit, with_peak).rstrip()}\n{last}"

@@ -1,0 +1,77 @@
+"""Trace files in the JSON form that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+One process row is the host, with a thread for each Python thread (regions, and when each command was sent); each queue
+is another, with its commands as the device ran them; memory is a counter.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from netcl.core.profile import profile_of
+from netcl.profiling.kernels import Sample
+from netcl.profiling.memory import Moment
+
+HOST = 1
+
+
+class Region(NamedTuple):
+    """A named stretch of a program, in seconds of `time.perf_counter`."""
+
+    name: str
+    start: float
+    end: float
+    thread: int
+
+
+def events(samples: Sequence[Sample], regions: Iterable[Region] = (), moments: Iterable[Moment] = ()) -> list[Any]:
+    """The trace's events; times in microseconds from the first."""
+    regions, moments = list(regions), list(moments)
+    times = [s.start for s in samples] + [r.start for r in regions] + [m.time for m in moments]
+    zero = min(times, default=0.0)
+    queues = list({id(s.queue): s.queue for s in samples}.values())
+    rows = {id(q): HOST + 1 + i for i, q in enumerate(queues)}
+    found: list[Any] = [_named("process_name", HOST, 0, "host")]
+    for queue in queues:
+        found.append(_named("process_name", rows[id(queue)], 0, f"queue on {profile_of(queue).name}"))
+    for i, s in enumerate(samples):
+        args = {"bytes": s.nbytes, "operations": s.operations, "global": list(s.size), "local": list(s.group or ())}
+        row = rows[id(s.queue)]
+        found.append(_span(s.name, s.kind, s.start - zero, s.end - s.start, row, 1, args))
+        if s.kind != "numpy":
+            found.append({"name": s.name, "cat": "sent", "ph": "i", "s": "t", "ts": (s.sent - zero) * 1e6, "pid": HOST,
+                          "tid": s.thread})  # fmt: skip
+            for phase, pid, tid, at in (("s", HOST, s.thread, s.sent), ("f", row, 1, max(s.start, s.sent))):
+                found.append({"name": "sent", "cat": "sent", "ph": phase, "bp": "e", "id": i, "ts": (at - zero) * 1e6,
+                              "pid": pid, "tid": tid})  # fmt: skip
+    for r in regions:
+        found.append(_span(r.name, "region", r.start - zero, r.end - r.start, HOST, r.thread, {}))
+    for m in moments:
+        found.append({"name": "device memory", "ph": "C", "ts": (m.time - zero) * 1e6, "pid": HOST,
+                      "args": {"active": m.active, "cached": m.cached}})  # fmt: skip
+    return found
+
+
+def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _span(
+    name: str, kind: str, start: float, length: float, pid: int, tid: int, args: dict[str, Any]
+) -> dict[str, Any]:
+    return {"name": name, "cat": kind, "ph": "X", "ts": start * 1e6, "dur": length * 1e6, "pid": pid, "tid": tid,
+            "args": args}  # fmt: skip
+
+
+def write(
+    path: str | Path, samples: Sequence[Sample], regions: Iterable[Region] = (), moments: Iterable[Moment] = ()
+) -> Path:
+    """Write a trace file, compressed when its name ends in ".gz"."""
+    path = Path(path)
+    text = json.dumps({"traceEvents": events(samples, regions, moments), "displayTimeUnit": "ms"})
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path

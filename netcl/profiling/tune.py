@@ -1,0 +1,182 @@
+"""Finding the sizes that make a kernel fast on a device. Never on its own: `netcl tune`, or a call.
+
+`AutoTuner` tries work-group sizes of given kernels, or rows of named sizes through a function that runs with them, and
+writes what it found to the user's tuning table (kernel -> device -> sizes), which ops look into before their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from netcl.core import process
+from netcl.core.backend import timed
+from netcl.core.errors import DeviceError, NetclError
+from netcl.core.profile import profile_of
+from netcl.profiling.timer import EventTimer
+
+with contextlib.suppress(ImportError):  # without pyopencl there is nothing to tune
+    import pyopencl as cl
+
+Row = dict[str, int]
+MAX_GROUP, RUNS = 256, 3
+
+
+@dataclass(frozen=True)
+class AutotuneResult:
+    """The fastest local size of a kernel over one global size. `tried` holds microseconds by local size."""
+
+    best_local_size: tuple[int, ...]
+    runtime_us: float
+    tried: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+
+class WorkGroupTuner:
+    """Finds the local size of one kernel whose arguments are set (or given as `args`)."""
+
+    def __init__(
+        self,
+        kernel: Any,
+        global_size: Sequence[int],
+        candidates: Iterable[Any] | None = None,
+        args: Sequence[Any] = (),
+    ) -> None:
+        self.kernel, self.global_size, self.args = kernel, tuple(global_size), tuple(args)
+        self.candidates = candidates
+
+    def tune(self, queue: Any, candidates: Iterable[Any] | None = None) -> AutotuneResult:
+        """Time every candidate that the device takes: one run dropped, then the mean of three.
+
+        Candidates are local sizes (numbers stand for the first axis), by default powers of two to 256.
+        """
+        given = candidates or self.candidates or [1 << i for i in range(MAX_GROUP.bit_length())]
+        limit, tried = profile_of(queue).max_work_group, {}
+        for candidate in given:
+            local = (candidate,) if isinstance(candidate, int) else tuple(candidate)
+            local += (1,) * (len(self.global_size) - len(local))
+            items = 1
+            for n in local:
+                items *= n
+            if items > limit or any(g % n for g, n in zip(self.global_size, local, strict=True)):
+                continue
+            with contextlib.suppress(cl.Error):  # more registers or local memory than the device has
+                tried[local] = self._run(queue, local) * 1e6
+        if not tried:
+            raise DeviceError(f"tune: expected a local size that divides {self.global_size}, up to {limit}, got none.")
+        best = min(tried, key=lambda n: tried[n])
+        return AutotuneResult(best, tried[best], tried)
+
+    def _run(self, queue: Any, local: tuple[int, ...]) -> float:
+        """Mean seconds; not through `launch`, because the arguments may have been set by the caller."""
+        handle, times = getattr(self.kernel, "handle", self.kernel), []
+        timed.start()
+        try:
+            target = queue if process.gate is None else process.gate(queue)
+            for _ in range(1 + RUNS):
+                if self.args:
+                    handle.set_args(*self.args)
+                times.append(EventTimer.of(cl.enqueue_nd_range_kernel(target, handle, self.global_size, local)))
+        finally:
+            timed.stop()
+        return sum(times[1:]) / RUNS
+
+
+class AutoTuner:
+    """Results by device; `device` is a queue, or None for that of each call.
+
+    Local sizes: `add` kernels, `tune_all(queue)`, `lookup`. Each (device, kernel, global size) is measured once.
+    Named sizes: `search` with rows to try, then `save` to the user's tuning table.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self.queue = device
+        self.results: dict[tuple[str, str, tuple[int, ...]], AutotuneResult] = {}  # (device, kernel, global size)
+        self.rows: dict[str, dict[str, Row]] = {}  # kernel -> device -> sizes, as in the tuning table
+        self._tasks: dict[tuple[str, tuple[int, ...]], WorkGroupTuner] = {}
+
+    # -- local sizes -------------------------------------------------------------------------------------------------
+
+    def add(
+        self, name: str, kernel: Any, global_size: Sequence[int], args: Sequence[Any] = (), candidates: Any = None
+    ) -> None:
+        """Remember a kernel to tune over one global size."""
+        self._tasks[name, tuple(global_size)] = WorkGroupTuner(kernel, global_size, candidates, args)
+
+    def tune_all(self, queue: Any = None) -> dict[tuple[str, str, tuple[int, ...]], AutotuneResult]:
+        """Measure what was added and not measured on this device before; all results."""
+        queue = self._queue(queue)
+        device = profile_of(queue).name
+        for (name, size), task in self._tasks.items():
+            if (device, name, size) not in self.results:
+                self.results[device, name, size] = task.tune(queue)
+        return self.results
+
+    def lookup(self, name: str, global_size: Sequence[int], queue: Any = None) -> AutotuneResult | None:
+        """The result for a kernel over a global size, on the device of `queue` or on any; None when not measured."""
+        device = profile_of(queue).name if queue is not None else None
+        for (on, found, size), result in self.results.items():
+            if (found, size) == (name, tuple(global_size)) and device in (None, on):
+                return result
+        return None
+
+    def clear(self) -> None:
+        """Forget kernels and results."""
+        self._tasks.clear()
+        self.results.clear()
+        self.rows.clear()
+
+    # -- named sizes -------------------------------------------------------------------------------------------------
+
+    def search(
+        self, kernel: str, rows: Iterable[Row], run: Callable[[Row], Callable[[], Any]], queue: Any = None
+    ) -> tuple[Row, dict[str, float]]:
+        """The fastest of `rows` and the seconds of each that ran, by its text.
+
+        Args: run: given a row, prepares the work and returns a function that does it once on the queue. Rows for which
+            it, or the work, raises a NetclError (they do not fit the device) are left out.
+        """
+        queue, best, tried = self._queue(queue), None, {}
+        for row in rows:
+            with contextlib.suppress(NetclError):
+                seconds = EventTimer(queue).measure(run(dict(row)), RUNS)
+                tried[str(row)] = seconds
+                if best is None or seconds < best[0]:
+                    best = (seconds, dict(row))
+        if best is None:
+            raise DeviceError(f"tune: expected a row of {kernel!r} that runs on {profile_of(queue).name}, got none.")
+        self.rows.setdefault(kernel, {})[profile_of(queue).name] = best[1]
+        return best[1], tried
+
+    def save(self, path: str | Path) -> Path:
+        """Add the rows found to the tuning table at `path`, which need not exist; other entries stay."""
+        path = Path(path).expanduser()
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            table = {}
+        except ValueError as error:
+            raise NetclError(f"tune: expected a tuning table in {path}, got {error}; repair or delete it.") from None
+        for kernel, devices in self.rows.items():
+            table.setdefault(kernel, {}).update(devices)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(prefix=".draft-", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(table, file, indent=2, sort_keys=True)
+            file.write("\n")
+        os.replace(draft, path)
+        return path
+
+    def _queue(self, queue: Any) -> Any:
+        queue = self.queue if queue is None else queue
+        if queue is None:
+            raise DeviceError("tune: expected a queue, got none; pass it here or to AutoTuner(queue).")
+        return queue
+
+
+Autotuner = AutoTuner

@@ -1,0 +1,185 @@
+"""The kernel profiler: what it sees, what it adds up to, and that it leaves nothing behind."""
+
+import gzip
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from netcl.core import process
+from netcl.core.backend import cpu, opencl
+from netcl.core.errors import NetclError
+from netcl.core.queue import CPUQueue
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise as E
+from netcl.ops.matmul import matmul
+from netcl.profiling import KernelProfiler, MemoryTimeline, Peaks, ProfileContext, kernels, peaks, trace
+from netcl.profiling.work import operations
+from netcl.runtime.capture import KernelCapture
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    yield
+    assert not (opencl.hooks or opencl.copy_hooks or cpu.hooks or process.gate)
+
+
+def test_calls_bytes_and_operations_are_counted(cl_queue):
+    x = Tensor.from_host(cl_queue, np.ones((64, 64), np.float32))
+    with KernelProfiler() as prof:
+        for _ in range(5):
+            y = E.neg(x)
+        matmul(x, y)
+        E.copy(y).to_host()
+        x.fill_(0)
+    rows = {r.name: r for r in prof.stats()}
+    assert rows["netcl_neg"].calls == 5 and rows["netcl_neg"].nbytes == pytest.approx(5 * 2 * 64 * 64 * 4, rel=0.1)
+    assert rows["gemm"].operations == 2 * 64**3 and rows["gemm"].gflops > 0
+    assert {"copy", "read", "fill"} <= set(rows) and rows["copy"].nbytes == 2 * 64 * 64 * 4
+    assert sum(r.share for r in rows.values()) == pytest.approx(1)
+    assert rows["netcl_neg"].mean == rows["netcl_neg"].seconds / 5
+    assert prof.stats() == sorted(prof.stats(), key=lambda r: -r.seconds)
+    prof.clear()
+    assert prof.samples == []
+
+
+def test_times_add_up_to_the_busy_time(cl_queue):
+    x = Tensor.ones(cl_queue, (1 << 20,))
+    with KernelProfiler() as prof:
+        for _ in range(20):
+            x = E.exp(E.mul(x, 0.1))
+    assert len(prof.samples) == 40
+    assert prof.seconds == pytest.approx(prof.busy_seconds, rel=0.05)
+    starts = [s.start for s in prof.samples]
+    assert starts == sorted(starts)
+    assert all(s.sent <= s.end + 1e-3 and s.start <= s.end for s in prof.samples)
+
+
+def test_numpy_calls_are_timed(cpu_queue):
+    x = Tensor.ones(cpu_queue, (1000,))
+    with KernelProfiler() as prof:
+        E.assign(x, E.add(x, 1.0))
+    assert len(prof.samples) == 2 and all(s.kind == "numpy" and s.end > s.start for s in prof.samples)
+    assert "calls" in prof.table(with_peak=True)
+
+
+def test_only_the_queue_asked_for(cl_queue, cpu_queue):
+    with KernelProfiler(cpu_queue) as prof:
+        E.neg(Tensor.ones(cl_queue, (3,))).to_host()
+        E.neg(Tensor.ones(cpu_queue, (3,)))
+    assert [s.kind for s in prof.samples] == ["numpy"]
+
+
+def test_replays_are_seen_kernel_by_kernel(queue):
+    x, cap = Tensor.ones(queue, (100,)), KernelCapture()
+    with cap:
+        E.exp(E.neg(x))
+    with KernelProfiler() as prof:
+        cap.replay()
+        cap.replay()
+    assert len(prof.samples) == 4
+    cap.replay()
+    assert len(prof.samples) == 4
+
+
+def test_events_do_not_pile_up(cl_queue, monkeypatch):
+    monkeypatch.setattr(kernels, "PENDING", 16)
+    x = Tensor.ones(cl_queue, (4,))
+    with KernelProfiler() as prof:
+        for _ in range(100):
+            E.neg(x)
+            assert len(prof._pending) <= 17
+    assert len(prof.samples) == 100
+
+
+def test_a_profiler_runs_once_at_a_time_and_can_go_on(queue):
+    x, prof = Tensor.ones(queue, (4,)), KernelProfiler()
+    prof.stop()
+    for _ in range(2):
+        with prof:
+            E.neg(x)
+            with pytest.raises(NetclError, match="not running"):
+                prof.start()
+    assert len(prof.samples) == 2
+
+
+def test_the_table_names_the_rest(cl_queue):
+    x = Tensor.ones(cl_queue, (4,))
+    with KernelProfiler() as prof:
+        E.neg(x), E.exp(x), E.sqrt(x)
+    text = prof.table(limit=1)
+    assert "2 more" in text and str(prof) == prof.table()
+
+
+def test_threads_and_regions_and_memory_are_in_the_trace(queue, tmp_path):
+    x = Tensor.ones(queue, (1000,))
+    path = tmp_path / "trace.json"
+    with ProfileContext(queue, trace=path) as prof:
+        with prof.region("outer"), prof.region("inner"):
+            y = E.neg(x)
+        thread = threading.Thread(target=lambda: E.exp(y).to_host())
+        thread.start()
+        thread.join()
+    events = json.loads(path.read_text())["traceEvents"]
+    spans = {e["name"]: e for e in events if e["ph"] == "X"}
+    inner, outer = spans["inner"], spans["outer"]
+    assert outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 1
+    assert all(e["dur"] >= 0 and e["ts"] >= -1e-3 for e in spans.values())
+    assert {e["args"]["name"] for e in events if e["ph"] == "M"} >= {"host"}
+    assert any(e["ph"] == "C" and e["args"]["active"] > 0 for e in events)
+    if not isinstance(queue, CPUQueue):
+        assert {"netcl_neg", "netcl_exp"} <= set(spans)
+        assert len({e["tid"] for e in events if e.get("cat") == "sent" and e["ph"] == "i"}) == 2
+    packed = prof.save_trace(tmp_path / "trace.json.gz")
+    assert json.loads(gzip.decompress(packed.read_bytes()))["traceEvents"] == events
+    assert "device busy" in prof.table() and prof.memory.peak_bytes >= 4000
+
+
+def test_an_empty_trace_is_a_trace(tmp_path):
+    path = trace.write(tmp_path / "t.json", [])
+    assert json.loads(path.read_text())["displayTimeUnit"] == "ms"
+
+
+def test_memory_over_time_is_thinned_when_long(cl_queue, monkeypatch):
+    from netcl.profiling import memory
+
+    monkeypatch.setattr(memory, "LIMIT", 50)
+    with MemoryTimeline() as timeline:
+        x = Tensor.ones(cl_queue, (1000,))
+        for _ in range(300):
+            y = E.neg(x)
+    assert len(timeline.moments) <= 51 and timeline.peak_bytes >= 8000
+    assert [m.time for m in timeline.moments] == sorted(m.time for m in timeline.moments)
+    del y
+
+
+def test_peaks_are_measured_once(queue):
+    found = peaks(queue)
+    assert found.bandwidth > 1e8 and found.operations > 1e8 and peaks(queue) is found
+    assert Peaks(100.0, 10.0).share(50.0, 9.0) == 0.9
+
+
+def test_operations_of_a_product():
+    dims = np.array([3, 4, 5, 99], np.int64).tobytes()
+    assert operations("gemm", [1, dims], (7, 7, 2)) == 2 * 3 * 4 * 5 * 2
+    assert operations("gemm", [1], (7,)) == operations("netcl_add", [dims], (7,)) == 0
+
+
+def test_the_command_profiles_a_script(tmp_path):
+    script = tmp_path / "work.py"
+    script.write_text(
+        "import sys\nfrom netcl import Tensor\nfrom netcl.core.device import manager\n"
+        "from netcl.ops.elementwise import exp\n"
+        "q = manager.default('auto').queue\nexp(Tensor.ones(q, (1000,))).to_host()\nsys.exit(len(sys.argv))\n"
+    )
+    out = tmp_path / "t.json"
+    command = [sys.executable, "-m", "netcl.cli.main", "profile", "--trace", str(out), str(script), "a", "--b"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    assert "calls" in done.stdout and "device busy" in done.stdout and str(out) in done.stdout
+    assert any(e["ph"] == "X" for e in json.loads(out.read_text())["traceEvents"])
+    missing = subprocess.run([*command[:4], "nowhere.py"], capture_output=True, text=True, timeout=120)
+    assert missing.returncode == 1 and "expected a Python script" in missing.stderr
