@@ -166,17 +166,7 @@ class DigitsCNN(Training):
     def inputs(self, rng: np.random.Generator) -> Sequence[np.ndarray]:
         x = rng.uniform(0, 1, (self.batch, 1, 8, 8)).astype(np.float32)
         labels = rng.integers(0, 10, self.batch, np.int32)
-        shapes: list[tuple[int, ...]] = [
-            (32, 1, 3, 3),
-            (32,),
-            (64, 32, 3, 3),
-            (64,),
-            (128, 1024),
-            (128,),
-            (10, 128),
-            (10,),
-        ]
-        return [x, labels, *(uniform(rng, *shape) for shape in shapes)]
+        return [x, labels, *(uniform(rng, *shape) for shape in DIGITS_SHAPES)]
 
     def model(self, queue: Any) -> Any:
         return nn.Sequential(

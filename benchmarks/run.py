@@ -175,8 +175,8 @@ class Session:
         result |= {"reference_" + k: v for k, v in theirs.items()}
         if theirs:
             result["ratio"] = round(theirs["ms"] / mine["ms"], 3)
-        if "cpu_ms" in theirs and mine["cpu_ms"]:
-            result["cpu_ratio"] = round(theirs["cpu_ms"] / mine["cpu_ms"], 3)
+        if "best_cpu_ms" in theirs and mine["best_cpu_ms"]:
+            result["cpu_ratio"] = round(theirs["best_cpu_ms"] / mine["best_cpu_ms"], 3)
         rate, unit, part = share(self.ceilings, case.work.flops(), case.work.bytes(), 1e-3 * mine["ms"])
         if unit:
             result |= {"rate": round(rate, 2), "unit": unit, "share": None if part is None else round(part, 3)}

@@ -30,11 +30,12 @@ class Prepared:
         self.work, self.call, self.finish, self.calls = work, call, finish, 1
         if work.returns_seconds:
             return
-        for _ in range(3):  # the first builds, the second fills pools
-            wall, _ = measure(call, 1, finish)
-        self.calls = calls_for(wall)
-        if self.calls > 1:
-            self.calls = calls_for(measure(call, self.calls, finish)[0])
+        for _ in range(2):  # the first builds, the second fills pools
+            measure(call, 1, finish)
+        for _ in range(3):  # a count found from few calls is corrected by one found from many
+            self.calls = calls_for(min(measure(call, self.calls, finish)[0] for _ in range(3)))
+            if self.calls == 1:
+                break
 
     def time(self) -> tuple[float, float]:
         """(wall, CPU) seconds of a call."""
