@@ -169,9 +169,9 @@ def profile_of(queue: Any) -> DeviceProfile:
 def override_profile(queue: Any, profile: DeviceProfile) -> Iterator[DeviceProfile]:
     """Pretend that the device behind `queue` is as `profile` says: tests hide an extension or lower a limit with it."""
     state = state_of(queue)
-    before = profile_of(queue)
-    state.profile = profile
+    before = profile_of(queue), state.plans
+    state.profile, state.plans = profile, {}  # prepared launches depend on the profile
     try:
         yield profile
     finally:
-        state.profile = before
+        state.profile, state.plans = before

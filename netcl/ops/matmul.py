@@ -63,7 +63,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     same_queue("matmul", a, b)
     if not a.shape or not b.shape or a.shape[-1] != b.shape[0 if b.ndim == 1 else -2]:
         raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
-    a, b = _promote(a, b)
+    a, b = promote(a, b)
     left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
     if left.ndim > 2 or right.ndim > 2:
         layout.broadcast("matmul (leading axes)", left.shape[:-2], right.shape[:-2])
@@ -87,7 +87,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None
         raise ShapeError(f"linear: expected x (.., K) and w (N, K) with equal K, got {x.shape} and {w.shape}.")
     if b is not None and b.shape != (w.shape[0],):
         raise ShapeError(f"linear: expected a bias of shape ({w.shape[0]},), got {b.shape}.")
-    x, w, *rest = _promote(x, w, *(() if b is None else (b,)))
+    x, w, *rest = promote(x, w, *(() if b is None else (b,)))
     rows = layout.size_of(x.shape[:-1])
     y = gemm(x.reshape(rows, x.shape[-1]), w.permute(1, 0), bias=rest[0] if rest else None, activation=activation)
     return y.reshape(*x.shape[:-1], w.shape[0])
@@ -173,7 +173,7 @@ def _merge(axes: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, i
     return merged
 
 
-def _promote(*tensors: Tensor) -> tuple[Tensor, ...]:
+def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in their common dtype."""
     dtype = tensors[0].dtype
     if all(t.dtype == dtype for t in tensors):

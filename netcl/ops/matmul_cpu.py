@@ -70,8 +70,9 @@ def program(file: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
     element = C_NAME[compute_dtype(dtype)]
     width = VECTOR[element]
     defines |= {"S": C_NAME[dtype], "E": element, "VW": width, "MASK": MASKS[element]}
+    defines["VECTOR"] = f"{element}{width}"
     if not epilogue:
-        return sources.load("panel_cpu.cl", file, VECTOR=f"{element}{width}", **defines)
+        return sources.load("panel_cpu.cl", file, **defines)
     functions = dialect.preamble(frozenset({"RELU", "GELU", "SILU"}), element, width, plain=True)
     return sources.load("panel_cpu.cl", file, preamble=functions, EPILOGUE=1, **defines)
 

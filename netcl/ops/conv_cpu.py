@@ -1,0 +1,112 @@
+"""Convolutions on CPU devices: geometry and launches of conv_cpu.cl."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.dtypes import FLOAT16, INT64, DType, compute_dtype
+from netcl.core.profile import profile_of
+from netcl.core.tensor import Tensor, allocate
+from netcl.ops import conv_residue, tuning
+from netcl.ops.conv_shape import Geometry
+from netcl.ops.elementwise import contiguous
+from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, MASKS, MR, OPTIONS, VECTOR, program
+from netcl.runtime.cache import get_kernel
+
+DIMS = struct.Struct("29q")  # Dims of conv_cpu.cl
+RECORD = np.dtype(f"V{DIMS.size}")
+FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
+WEIGHTS = (*(None,) * 3, INT64, INT64, RECORD)
+SUM = (None, None, *(INT64,) * 4)
+CHUNK = 1 << 15  # elements of the output per work-item and block: they are added to once per block of taps
+
+
+def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
+    """y = activation(conv(x, w) + bias); y and w are contiguous."""
+    _forward(y, y.strides, 0, x, w, bias, g, activation)
+
+
+def _forward(
+    y: Tensor, strides: Any, start: int, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
+) -> None:
+    """As `forward`, with the output's strides and first element given: it may be a strided part of y."""
+    queue, x = x.queue, _rows(x)
+    row, m, q = _row(queue, x.dtype), g.o // g.groups, g.n * g.out[0] * g.out[1]
+    rows = -(-m // row["MC"])
+    mc = -(-m // (rows * MR)) * MR
+    block = 64  # columns copied at once
+    wanted = max(1, ITEMS_PER_UNIT * profile_of(queue).compute_units // (rows * g.groups))
+    nc = min(max(256, CHUNK // mc // block * block), -(-q // (wanted * block)) * block)
+    kstep = _kstep(row["KC"], g.kh * g.kw)
+    kernel = _kernel(queue, "conv", x.dtype, bias is not None or activation is not None, FORWARD)
+    dims = _dims(g, x, strides, mc, nc, kstep, ACTS[activation], bias is not None)
+    part = y
+    if x.dtype == FLOAT16 and g.taps > kstep:
+        part = allocate(queue, (g.o, q), compute_dtype(x.dtype))
+    extra = w if bias is None else bias
+    grid = (-(-m // mc), -(-q // nc), g.groups)
+    launch(
+        kernel, queue, grid, (1, 1, 1), y.buffer, part.buffer, x.buffer, w.buffer, extra.buffer,
+        y.offset + start, x.offset, w.offset, extra.offset, dims,
+    )  # fmt: skip
+
+
+def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
+    """dx of a convolution; w is contiguous."""
+    conv_residue.input_grad(_forward, dx, g, w, form)
+
+
+def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
+    """dw of a convolution; g and dw are contiguous."""
+    queue, x = g.queue, _rows(x)
+    row, m, q = _row(queue, g.dtype), form.o // form.groups, form.n * form.out[0] * form.out[1]
+    blocks = -(-form.taps // row["MC"])
+    mc = -(-form.taps // (blocks * MR)) * MR
+    kstep = row["KC"]
+    wanted = -(-ITEMS_PER_UNIT * profile_of(queue).compute_units // (blocks * form.groups))
+    nc = -(-q // (min(wanted, -(-q // kstep)) * 8)) * 8
+    splits = -(-q // nc)
+    dims = _dims(form, x, g.strides, mc, nc, kstep, 0, False)
+    part = allocate(queue, (splits, form.o * form.taps), compute_dtype(g.dtype))
+    launch(
+        _kernel(queue, "conv_weights", g.dtype, False, WEIGHTS), queue, (blocks, splits, form.groups), (1, 1, 1),
+        part.buffer, g.buffer, x.buffer, g.offset, x.offset, dims,
+    )  # fmt: skip
+    launch(
+        _kernel(queue, "conv_weights_sum", g.dtype, False, SUM), queue, (form.o,), (1,), dw.buffer, part.buffer,
+        dw.offset, m, form.taps, splits,
+    )  # fmt: skip
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x with unit stride along its rows and no reversed axis."""
+    return x if x.strides[-1] == 1 and min(x.strides) >= 0 else contiguous(x)
+
+
+def _row(queue: Any, dtype: DType) -> dict[str, int]:
+    row = tuning.parameters("matmul_cpu", profile_of(queue))
+    return row | {"KC": row["KC"] * 4 // compute_dtype(dtype).itemsize}
+
+
+def _kstep(kc: int, window: int) -> int:
+    """Depth of a block: whole filters where they fit."""
+    return kc // window * window if window <= kc else kc
+
+
+def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
+    element = "double" if dtype.itemsize == 8 else "float"
+    masks = f"{MASKS[element]}{VECTOR[element]}"
+    source = program("conv_cpu.cl", dtype, epilogue, MASKS=masks, **_row(queue, dtype))
+    return get_kernel(queue, source, name, types, OPTIONS)
+
+
+def _dims(g: Geometry, x: Tensor, strides: Any, mc: int, nc: int, kstep: int, act: int, bias: bool) -> bytes:
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.strides)) if x.size else 0
+    return DIMS.pack(
+        g.o // g.groups, g.n * g.out[0] * g.out[1], g.taps, g.c // g.groups, g.h, g.w, g.kh, g.kw, *g.stride,
+        *g.padding, *g.dilation, *g.out, *x.strides[:3], span, *strides, mc, nc, kstep, act, bias,
+    )  # fmt: skip

@@ -1,0 +1,320 @@
+"""conv2d and its gradients against plain loops in double precision; both kernel families; field cases."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from scipy import special
+
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.profile import override_profile, profile_of
+from netcl.core.tensor import Tensor
+from netcl.ops.conv import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.conv_shape import geometry, residues
+
+TOLERANCE = {"float16": 3e-3, "float32": 4e-6, "float64": 1e-13}
+
+
+def values(shape, dtype="float32", seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def two(v):
+    return (v, v) if isinstance(v, int) else v
+
+
+class Reference:
+    """The definition, tap by tap, in double precision."""
+
+    def __init__(self, x_shape, w_shape, stride=1, padding=0, dilation=1, groups=1):
+        self.x_shape, self.w_shape, self.groups = x_shape, w_shape, groups
+        self.s, self.p, self.d = two(stride), two(padding), two(dilation)
+        size = [
+            (x_shape[2 + i] + 2 * self.p[i] - self.d[i] * (w_shape[2 + i] - 1) - 1) // self.s[i] + 1 for i in (0, 1)
+        ]
+        self.y_shape = (x_shape[0], w_shape[0], *size)
+
+    def taps(self):
+        """(u, v, window of the padded input that tap (u, v) reads)."""
+        for u, v in itertools.product(range(self.w_shape[2]), range(self.w_shape[3])):
+            at = [t * d for t, d in zip((u, v), self.d)]
+            yield u, v, tuple(slice(a, a + s * n, s) for a, s, n in zip(at, self.s, self.y_shape[2:]))
+
+    def pad(self, x):
+        return np.pad(x.astype("f8"), ((0, 0), (0, 0), (self.p[0],) * 2, (self.p[1],) * 2))
+
+    def split(self, a, axis):
+        return np.split(a, self.groups, axis)
+
+    def forward(self, x, w):
+        y = np.zeros(self.y_shape)
+        for yg, xg, wg in zip(self.split(y, 1), self.split(self.pad(x), 1), self.split(w.astype("f8"), 0)):
+            for u, v, window in self.taps():
+                yg += np.einsum("nchw,oc->nohw", xg[:, :, window[0], window[1]], wg[:, :, u, v])
+        return y
+
+    def input_grad(self, g, w):
+        padded = self.pad(np.zeros(self.x_shape))
+        for dx, gg, wg in zip(self.split(padded, 1), self.split(g.astype("f8"), 1), self.split(w.astype("f8"), 0)):
+            for u, v, window in self.taps():
+                dx[:, :, window[0], window[1]] += np.einsum("nohw,oc->nchw", gg, wg[:, :, u, v])
+        (py, px), (h, w) = self.p, self.x_shape[2:]
+        return padded[:, :, py : py + h, px : px + w]
+
+    def weight_grad(self, g, x):
+        dw = np.zeros(self.w_shape)
+        for dwg, gg, xg in zip(self.split(dw, 0), self.split(g.astype("f8"), 1), self.split(self.pad(x), 1)):
+            for u, v, window in self.taps():
+                dwg[:, :, u, v] = np.einsum("nohw,nchw->oc", gg, xg[:, :, window[0], window[1]])
+        return dw
+
+
+def close(y, expected, dtype="float32", terms=1):
+    y = y.to_host() if isinstance(y, Tensor) else y
+    assert y.shape == expected.shape
+    assert y.dtype == np.dtype(dtype)
+    scale = TOLERANCE[dtype] * max(1.0, float(np.sqrt(terms)), float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(y.astype("f8"), expected, rtol=TOLERANCE[dtype], atol=scale)
+
+
+def check(queue, x_shape, w_shape, dtype="float32", **options):
+    """Forward and both gradients of one convolution."""
+    ref = Reference(x_shape, w_shape, **options)
+    x, w, g = values(x_shape, dtype), values(w_shape, dtype, 1), values(ref.y_shape, dtype, 2)
+    put = [Tensor.from_host(queue, a) for a in (x, w, g)]
+    taps = int(np.prod(w_shape[1:]))
+    close(conv2d(put[0], put[1], **options), ref.forward(x, w), dtype, taps)
+    close(conv2d_input_grad(put[2], put[1], x_shape, **options), ref.input_grad(g, w), dtype, taps)
+    pixels = ref.y_shape[0] * ref.y_shape[2] * ref.y_shape[3]
+    close(conv2d_weight_grad(put[2], put[0], w_shape, **options), ref.weight_grad(g, x), dtype, pixels)
+
+
+CASES = {
+    "1x1": ((2, 5, 6, 7), (3, 5, 1, 1), {}),
+    "1x1 stride 2": ((2, 5, 7, 7), (3, 5, 1, 1), {"stride": 2}),
+    "3x3": ((1, 1, 5, 5), (1, 1, 3, 3), {"padding": 1}),
+    "3x3 on rows of 8": ((3, 4, 8, 8), (16, 4, 3, 3), {"padding": 1}),
+    "3x3 on rows of 7": ((3, 8, 7, 7), (17, 8, 3, 3), {"padding": 1}),
+    "3x3 on rows of 3": ((5, 2, 3, 3), (7, 2, 3, 3), {"padding": 1}),
+    "3x3 on single pixels": ((9, 3, 1, 1), (5, 3, 3, 3), {"padding": 1}),
+    "3x3 many channels": ((1, 65, 9, 17), (67, 65, 3, 3), {"padding": 1}),
+    "more rows than a block": ((1, 3, 5, 6), (200, 3, 3, 3), {"padding": 1}),
+    "no padding": ((2, 3, 9, 8), (4, 3, 3, 3), {}),
+    "padding beyond the filter": ((2, 3, 5, 6), (4, 3, 3, 3), {"padding": 4}),
+    "stride 2": ((2, 3, 11, 13), (4, 3, 3, 3), {"stride": 2, "padding": 1}),
+    "stride 3": ((2, 3, 11, 13), (4, 3, 3, 3), {"stride": 3, "padding": 1}),
+    "stride beyond the filter": ((2, 3, 11, 13), (4, 3, 2, 2), {"stride": 4}),
+    "dilation 2": ((2, 3, 11, 13), (4, 3, 3, 3), {"padding": 2, "dilation": 2}),
+    "stride 2 dilation 3": ((1, 2, 17, 19), (3, 2, 3, 3), {"stride": 2, "padding": 3, "dilation": 3}),
+    "stride 4 dilation 2": ((1, 2, 17, 19), (3, 2, 3, 3), {"stride": 4, "padding": 2, "dilation": 2}),
+    "all different": (
+        (2, 4, 12, 15),
+        (6, 2, 2, 5),
+        {"stride": (2, 1), "padding": (0, 3), "dilation": (3, 2), "groups": 2},
+    ),
+    "7x7 stride 2": ((1, 3, 33, 40), (8, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "patches": ((2, 3, 32, 32), (10, 3, 8, 8), {"stride": 8}),
+    "filter as large as the input": ((3, 2, 5, 6), (4, 2, 5, 6), {}),
+    "row filter": ((2, 2, 4, 40), (3, 2, 1, 20), {"padding": (0, 9)}),
+    "column filter": ((2, 2, 40, 4), (3, 2, 20, 1), {"padding": (9, 0)}),
+    "groups": ((2, 6, 9, 10), (9, 2, 3, 3), {"padding": 1, "groups": 3}),
+    "depthwise": ((2, 6, 9, 10), (6, 1, 3, 3), {"padding": 1, "groups": 6}),
+    "depthwise stride 2": ((2, 6, 9, 10), (6, 1, 3, 3), {"stride": 2, "padding": 1, "groups": 6}),
+    "depthwise dilation 2": ((2, 5, 9, 17), (5, 1, 5, 3), {"dilation": 2, "padding": (4, 2), "groups": 5}),
+    "depthwise, two filters a channel": ((2, 3, 9, 10), (6, 1, 3, 3), {"padding": 1, "groups": 3}),
+    "several images in one block": ((40, 2, 4, 4), (5, 2, 3, 3), {"padding": 1}),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_forward_and_gradients(queue, case):
+    x_shape, w_shape, options = CASES[case]
+    check(queue, x_shape, w_shape, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize(
+    "case", ["3x3 many channels", "3x3 on rows of 7", "stride 2", "all different", "depthwise", "patches"]
+)
+def test_other_floats(queue, case, dtype):
+    x_shape, w_shape, options = CASES[case]
+    check(queue, x_shape, w_shape, dtype, **options)
+
+
+@pytest.mark.parametrize("width", [1, 5, 6, 7, 15, 16, 17, 31, 33, 63, 64, 65])
+def test_widths_round_the_vectors(queue, width):
+    check(queue, (2, 2, 3, width), (7, 2, 3, 3), padding=1)
+
+
+@pytest.fixture
+def gpu_family(cl_queue):
+    """The device's queue with the kernels that GPUs get, at the smallest work-groups."""
+    faked = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=64)
+    with override_profile(cl_queue, faked):
+        yield cl_queue
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_gpu_family(gpu_family, case):
+    x_shape, w_shape, options = CASES[case]
+    check(gpu_family, x_shape, w_shape, **options)
+
+
+ACTIVATIONS = {
+    None: lambda v: v,
+    "relu": lambda v: np.maximum(v, 0),
+    "gelu": lambda v: v * special.ndtr(v),
+    "silu": lambda v: v * special.expit(v),
+}
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_bias_and_activation(queue, activation, dtype):
+    for x_shape, w_shape, groups in (
+        ((2, 3, 7, 9), (5, 3, 3, 3), 1),
+        ((1, 40, 6, 6), (8, 40, 3, 3), 1),
+        ((2, 4, 9, 9), (4, 1, 3, 3), 4),
+    ):
+        x, w, b = values(x_shape, dtype), values(w_shape, dtype, 1) / 4, values(w_shape[:1], dtype, 2)
+        w = w.astype(dtype)
+        ref = Reference(x_shape, w_shape, padding=1, groups=groups)
+        y = conv2d(*(Tensor.from_host(queue, a) for a in (x, w, b)), padding=1, groups=groups, activation=activation)
+        close(y, ACTIVATIONS[activation](ref.forward(x, w) + b.astype("f8")[:, None, None]), dtype, w[0].size)
+
+
+def test_views(queue):
+    x, w = values((3, 9, 12, 10)), values((4, 5, 3, 3), seed=1)
+    ref = Reference((3, 5, 6, 10), (4, 5, 3, 3), padding=1)
+    tensor, weights = Tensor.from_host(queue, x), Tensor.from_host(queue, w)
+    sliced, expected = tensor[:, 2:7, ::2], x[:, 2:7, ::2]
+    close(conv2d(sliced, weights, padding=1), ref.forward(expected, w), terms=45)
+    last = Tensor.from_host(queue, np.ascontiguousarray(expected.transpose(0, 2, 3, 1))).permute(0, 3, 1, 2)
+    close(conv2d(last, weights, padding=1), ref.forward(expected, w), terms=45)
+    close(
+        conv2d(tensor[:, 6:1:-1, 10::-2, ::-1], weights, padding=1),
+        ref.forward(x[:, 6:1:-1, 10::-2, ::-1], w),
+        terms=45,
+    )
+    turned = Tensor.from_host(queue, np.ascontiguousarray(w.transpose(3, 2, 1, 0))).permute(3, 2, 1, 0)
+    g = values(ref.y_shape, seed=2)
+    view = Tensor.from_host(queue, np.ascontiguousarray(g.swapaxes(0, 3))).transpose(0, 3)
+    close(conv2d_input_grad(view, turned, ref.x_shape, padding=1), ref.input_grad(g, w), terms=36)
+    close(conv2d_weight_grad(view, sliced, ref.w_shape, padding=1), ref.weight_grad(g, expected), terms=180)
+    one = Tensor.from_host(queue, x[:1, :5, :6]).expand(3, 5, 6, 10)
+    close(conv2d(one, weights, padding=1), ref.forward(np.broadcast_to(x[:1, :5, :6], (3, 5, 6, 10)), w), terms=45)
+
+
+def test_bias_gradient(queue):
+    g = values((3, 5, 6, 7))
+    close(conv2d_bias_grad(Tensor.from_host(queue, g)), g.astype("f8").sum((0, 2, 3)), terms=126)
+
+
+def test_NUM_10_zero_sizes(queue):
+    w = Tensor.from_host(queue, values((4, 3, 3, 3)))
+    empty = Tensor.zeros(queue, (0, 3, 5, 5))
+    assert conv2d(empty, w).to_host().shape == (0, 4, 3, 3)
+    g = Tensor.zeros(queue, (0, 4, 3, 3))
+    assert conv2d_input_grad(g, w, (0, 3, 5, 5)).shape == (0, 3, 5, 5)
+    np.testing.assert_array_equal(conv2d_weight_grad(g, empty, (4, 3, 3, 3)).to_host(), np.zeros((4, 3, 3, 3)))
+
+
+def test_CNV_01_grouped_strided(queue):
+    x = Tensor.from_host(queue, np.arange(32, dtype="f4").reshape(1, 2, 4, 4))
+    w = Tensor.from_host(queue, np.stack([np.full((1, 3, 3), 1, "f4"), np.full((1, 3, 3), 2, "f4")]))
+    options = {"stride": 2, "padding": 1, "groups": 2}
+    y = conv2d(x, w, **options).to_host()
+    np.testing.assert_array_equal(y, [[[[10, 24], [51, 90]], [[148, 240], [294, 468]]]])
+    ones = Tensor.ones(queue, (1, 2, 2, 2))
+    v = np.outer([1, 2, 1, 1], [1, 2, 1, 1])
+    np.testing.assert_array_equal(conv2d_input_grad(ones, w, x.shape, **options).to_host(), [[v, 2 * v]])
+    dw = conv2d_weight_grad(ones, x, w.shape, **options).to_host()
+    first, second = [[5, 10, 12], [10, 20, 24], [18, 36, 40]], [[21, 42, 44], [42, 84, 88], [50, 100, 104]]
+    np.testing.assert_array_equal(dw, [[first], [second]])
+
+
+def test_CNV_02_stride_that_does_not_divide(queue):
+    x = Tensor.from_host(queue, np.arange(36, dtype="f4").reshape(1, 1, 6, 6))
+    w = Tensor.ones(queue, (1, 1, 3, 3))
+    np.testing.assert_array_equal(conv2d(x, w, stride=2).to_host()[0, 0], [[63, 81], [171, 189]])
+    dx = conv2d_input_grad(Tensor.ones(queue, (1, 1, 2, 2)), w, x.shape, stride=2).to_host()
+    v = [1, 1, 2, 1, 1, 0]
+    np.testing.assert_array_equal(dx[0, 0], np.outer(v, v))
+
+
+def test_CNV_03_height_and_width_are_not_confused(queue):
+    x = Tensor.from_host(queue, np.arange(30, dtype="f4").reshape(1, 1, 5, 6))
+    w = Tensor.ones(queue, (1, 1, 2, 3))
+    y = conv2d(x, w, dilation=(1, 2)).to_host()
+    np.testing.assert_array_equal(y[0, 0], [[30, 36], [66, 72], [102, 108], [138, 144]])
+    y = conv2d(x, w, dilation=(1, 2), stride=(2, 1), padding=(1, 0)).to_host()
+    np.testing.assert_array_equal(y[0, 0], [[6, 9], [66, 72], [138, 144]])
+
+
+def test_infinities_stay_where_they_are_read(queue):
+    x, w = values((2, 2, 6, 9)), values((3, 2, 3, 3), seed=1)
+    x[0, 1, 0, 0], x[1, 0, 5, 8], w[2, 1, 0, 2] = np.inf, np.nan, 0
+    ref = Reference(x.shape, w.shape, padding=1)
+    with np.errstate(all="ignore"):
+        expected = ref.forward(x, w)
+        expected_dw = ref.weight_grad(g := values(ref.y_shape, seed=2), x)
+    y = conv2d(Tensor.from_host(queue, x), Tensor.from_host(queue, w), padding=1).to_host()
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    dw = conv2d_weight_grad(Tensor.from_host(queue, g), Tensor.from_host(queue, x), w.shape, padding=1).to_host()
+    np.testing.assert_array_equal(np.isnan(dw), np.isnan(expected_dw))
+
+
+def test_DEV_05_nothing_is_read_or_written_outside(cl_queue):
+    """NaN and a guard value lie right before and behind x and y."""
+    x, w = values((2, 3, 7, 9)), values((5, 3, 3, 3), seed=1)
+    around = np.full(x.size + 40, np.nan, "f4")
+    around[20:-20] = x.ravel()
+    inside = Tensor.from_host(cl_queue, around)[20:-20].reshape(x.shape)
+    y = conv2d(inside, Tensor.from_host(cl_queue, w), padding=2)
+    close(y, Reference(x.shape, w.shape, padding=2).forward(x, w), terms=27)
+
+
+def test_errors_name_the_shapes(queue):
+    def zeros(*shape):
+        return Tensor.zeros(queue, shape)
+
+    with pytest.raises(ShapeError, match=r"conv2d: expected x \(N, C, H, W\)"):
+        conv2d(zeros(3, 5, 5), zeros(4, 3, 3, 3))
+    with pytest.raises(ShapeError, match="groups 1 dividing"):
+        conv2d(zeros(1, 3, 5, 5), zeros(4, 2, 3, 3))
+    with pytest.raises(ShapeError, match="groups 2"):
+        conv2d(zeros(1, 4, 5, 5), zeros(3, 2, 3, 3), groups=2)
+    with pytest.raises(ShapeError, match="fits the padded input"):
+        conv2d(zeros(1, 3, 2, 5), zeros(4, 3, 3, 3))
+    with pytest.raises(ShapeError, match="stride"):
+        conv2d(zeros(1, 3, 5, 5), zeros(4, 3, 3, 3), stride=0)
+    with pytest.raises(ShapeError, match="padding"):
+        conv2d(zeros(1, 3, 5, 5), zeros(4, 3, 3, 3), padding=(1, 2, 3))
+    with pytest.raises(ShapeError, match=r"bias of shape \(4,\)"):
+        conv2d(zeros(1, 3, 5, 5), zeros(4, 3, 3, 3), zeros(3))
+    with pytest.raises(ShapeError, match="activation"):
+        conv2d(zeros(1, 3, 5, 5), zeros(4, 3, 3, 3), activation="tan")
+    with pytest.raises(ShapeError, match=r"output's shape \(1, 4, 3, 3\), got \(1, 4, 2, 3\)"):
+        conv2d_input_grad(zeros(1, 4, 2, 3), zeros(4, 3, 3, 3), (1, 3, 5, 5))
+    with pytest.raises(DTypeError, match="floating"):
+        conv2d(zeros(1, 3, 5, 5).astype("int32"), zeros(4, 3, 3, 3).astype("int32"))
+
+
+@pytest.mark.parametrize(
+    ("stride", "dilation", "k", "padding"), list(itertools.product((1, 2, 3, 4), (1, 2, 3), (1, 2, 3, 5), (0, 1, 4)))
+)
+def test_residues_partition_the_taps(stride, dilation, k, padding):
+    """Every (pixel, tap, output) triple of the definition appears in exactly one residue."""
+    length = 17
+    if length + 2 * padding < dilation * (k - 1) + 1:
+        pytest.skip("the filter does not fit")
+    out = geometry("t", (1, 1, length, length), (1, 1, k, k), stride, padding, dilation, 1).out[0]
+    expected = {(i * stride + u * dilation - padding, u, i) for i in range(out) for u in range(k)}
+    found = [
+        (r.first + i * stride, r.start + (r.taps - 1 - j) * r.step, i + j * r.dilation - r.padding)
+        for r in residues(length, k, stride, padding, dilation) for i in range(r.length) for j in range(r.taps)
+    ]  # fmt: skip
+    inside = {t for t in found if 0 <= t[2] < out}
+    assert len(found) == len(set(found))
+    assert inside == {t for t in expected if 0 <= t[0] < length}
