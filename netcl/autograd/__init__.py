@@ -1,0 +1,21 @@
+"""Reverse-mode automatic differentiation: nodes, the tape, and every operation as `ag.<op>`."""
+
+from netcl.autograd.functional import *  # noqa: F403  (the ops; each subject lists its own)
+from netcl.autograd.gradcheck import gradcheck as gradcheck
+from netcl.autograd.node import Node as Node
+from netcl.autograd.node import Parameter as Parameter
+from netcl.autograd.node import tensor as tensor
+from netcl.autograd.op import OPS as OPS
+from netcl.autograd.op import Op as Op
+from netcl.autograd.op import Spec as Spec
+from netcl.autograd.op import apply_op as apply_op
+from netcl.autograd.op import register_op as register_op
+from netcl.autograd.op import register_row as register_row
+from netcl.autograd.state import detect_anomaly as detect_anomaly
+from netcl.autograd.state import enable_grad as enable_grad
+from netcl.autograd.state import is_grad_enabled as is_grad_enabled
+from netcl.autograd.state import no_grad as no_grad
+from netcl.autograd.state import set_grad_enabled as set_grad_enabled
+from netcl.autograd.tape import Tape as Tape
+from netcl.autograd.tape import get_current_tape as get_current_tape
+from netcl.autograd.tape import set_current_tape as set_current_tape

@@ -1,0 +1,79 @@
+"""Elementwise ops on nodes: the rows of the primitive table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from netcl.autograd.node import Node
+from netcl.autograd.op import apply_op
+from netcl.core.kernels.primitives import TABLE
+
+__all__ = [
+    "abs", "add", "atan", "atan2", "ceil", "clip", "cos", "cosh", "div", "elu", "eq", "erf", "exp", "expm1",
+    "floor", "fmod", "ge", "gelu", "gt", "hard_sigmoid", "hard_swish", "hard_tanh", "isfinite", "isinf", "isnan",
+    "le", "leaky_relu", "log", "log1p", "log2", "log10", "log_sigmoid", "logical_and", "logical_not", "logical_or",
+    "lt", "maximum", "minimum", "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round",
+    "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softsign", "sqrt", "square", "sub",
+    "swish", "tan", "tanh", "trunc", "where",
+]  # fmt: skip
+
+Value = Any  # a Node, a Tensor or a Python number
+
+
+def _elementwise(name: str) -> Callable[..., Node]:
+    def op(*args: Value, **attrs: Any) -> Node:
+        return apply_op(name, *args, **attrs)  # type: ignore[no-any-return]
+
+    row = TABLE[name]
+    op.__name__ = op.__qualname__ = name
+    op.__doc__ = f"{name}({', '.join((*row.inputs, *row.attrs))}): y = {row.value}, elementwise with broadcasting."
+    return op
+
+
+add, sub, mul, div = (_elementwise(n) for n in ("add", "sub", "mul", "div"))
+maximum, minimum, remainder, fmod = (_elementwise(n) for n in ("maximum", "minimum", "remainder", "fmod"))
+lt, le, gt, ge, eq, ne = (_elementwise(n) for n in ("lt", "le", "gt", "ge", "eq", "ne"))
+logical_and, logical_or, logical_not = (_elementwise(n) for n in ("logical_and", "logical_or", "logical_not"))
+isnan, isfinite, isinf, where, atan2 = (_elementwise(n) for n in ("isnan", "isfinite", "isinf", "where", "atan2"))
+neg, abs, sign, square, reciprocal = (_elementwise(n) for n in ("neg", "abs", "sign", "square", "reciprocal"))
+exp, expm1, log, log1p, log2, log10 = (_elementwise(n) for n in ("exp", "expm1", "log", "log1p", "log2", "log10"))
+sqrt, rsqrt, erf, sin, cos, tan = (_elementwise(n) for n in ("sqrt", "rsqrt", "erf", "sin", "cos", "tan"))
+sinh, cosh, tanh, atan = (_elementwise(n) for n in ("sinh", "cosh", "tanh", "atan"))
+floor, ceil, round, trunc = (_elementwise(n) for n in ("floor", "ceil", "round", "trunc"))
+relu, sigmoid, log_sigmoid, silu, mish = (_elementwise(n) for n in ("relu", "sigmoid", "log_sigmoid", "silu", "mish"))
+selu, softplus, softsign = (_elementwise(n) for n in ("selu", "softplus", "softsign"))
+hard_sigmoid, hard_swish, hard_tanh = (_elementwise(n) for n in ("hard_sigmoid", "hard_swish", "hard_tanh"))
+swish = silu
+
+
+def pow(a: Value, b: Value) -> Node:
+    """a ** b; the exponent 2 is a product."""
+    if isinstance(b, (int, float)) and b == 2:
+        return square(a)
+    return apply_op("pow", a, b)  # type: ignore[no-any-return]
+
+
+def clip(a: Value, lo: float | None = None, hi: float | None = None) -> Node:
+    """`a` limited to [lo, hi]; None leaves a side open. The gradient is 0 outside."""
+    lo, hi = -np.inf if lo is None else lo, np.inf if hi is None else hi
+    return apply_op("clip", a, lo=lo, hi=hi)  # type: ignore[no-any-return]
+
+
+def leaky_relu(a: Value, slope: float = 0.01) -> Node:
+    """a where a >= 0, else slope * a."""
+    return apply_op("leaky_relu", a, slope=slope)  # type: ignore[no-any-return]
+
+
+def elu(a: Value, alpha: float = 1.0) -> Node:
+    """a where a > 0, else alpha * (exp(a) - 1)."""
+    return apply_op("elu", a, alpha=alpha)  # type: ignore[no-any-return]
+
+
+def gelu(a: Value, approximate: str = "none") -> Node:
+    """a * Phi(a): exact, or with the tanh formula (approximate="tanh"). arXiv:1606.08415."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: expected approximate 'none' or 'tanh', got {approximate!r}.")
+    return apply_op("gelu" if approximate == "none" else "gelu_tanh", a)  # type: ignore[no-any-return]

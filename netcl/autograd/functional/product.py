@@ -1,0 +1,62 @@
+"""Matrix products and convolutions, on nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netcl.autograd.node import Node
+from netcl.autograd.op import apply_op
+
+__all__ = [
+    "conv2d", "conv2d_relu", "linear", "linear_relu", "matmul",
+]  # fmt: skip
+
+Value = Any  # a Node, a Tensor or a Python number
+
+
+def matmul(a: Value, b: Value) -> Node:
+    """Matrix product with NumPy's rules for 1-D operands and batches."""
+    return apply_op("matmul", a, b)  # type: ignore[no-any-return]
+
+
+def linear(x: Value, weight: Value, bias: Value | None = None) -> Node:
+    """x @ weight.T + bias: (..., in), (out, in), (out,) -> (..., out)."""
+    return apply_op("linear", x, weight, *(() if bias is None else (bias,)))  # type: ignore[no-any-return]
+
+
+def linear_relu(x: Value, weight: Value, bias: Value | None = None) -> Node:
+    """relu(x @ weight.T + bias) in one kernel."""
+    return apply_op("linear_relu", x, weight, *(() if bias is None else (bias,)))  # type: ignore[no-any-return]
+
+
+def conv2d(
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Node:
+    """Cross-correlation: (N, C, H, W) with (O, C / groups, KH, KW) -> (N, O, H', W')."""
+    return _conv2d("conv2d", x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d_relu(
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Node:
+    """relu(conv2d(...)) in one kernel."""
+    return _conv2d("conv2d_relu", x, weight, bias, stride, padding, dilation, groups)
+
+
+def _conv2d(
+    name: str, x: Value, weight: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Node:
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return apply_op(name, x, weight, *(() if bias is None else (bias,)), **geometry)  # type: ignore[no-any-return]
