@@ -44,7 +44,7 @@ def settle(limit: float = 0.06, pause: float = 2e-3) -> None:
 
 
 def summary(samples: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Medians and bests of wall and CPU time in milliseconds; on a busy machine the best CPU time is nearest to true."""
+    """Medians and bests of wall and CPU time in ms; on a busy machine the best CPU time is nearest to true."""
     walls, cpus = [wall for wall, _ in samples], [cpu for _, cpu in samples]
     return {
         "ms": round(1e3 * statistics.median(walls), 5),
