@@ -183,11 +183,11 @@ def _geometry(form: Form, rows: int, cols: int, limit: int) -> tuple[tuple[int, 
         chunk = min(CHUNK, cols)
         step = max(1, CHUNK // max(chunk, 1)) if form.rank else 1
         columns = -(-cols // chunk)
-        items = (columns,) if form.rank == 0 else (columns, -(-rows // step))
+        items: tuple[int, ...] = (columns,) if form.rank == 0 else (columns, -(-rows // step))
         return items, (1,) * len(items), (step, chunk)
-    items = rows * -(-cols // form.width)
+    vectors = rows * -(-cols // form.width)
     group = min(GROUP, limit)
-    return (-(-items // group) * group,), (group,), ()
+    return (-(-vectors // group) * group,), (group,), ()
 
 
 def scalar_type(compute: DType) -> DType:

@@ -7,6 +7,7 @@ reuses the program.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class Chain:
         """The chain as `fn(*arrays, scalars) -> tuple of arrays`, computing in `compute`."""
         key = (compute, results)
         if key not in self.functions:
-            space = {**dialect.NUMPY, "compute": compute, "results": results, "as_dtype": _as_dtype}
+            space = {**dialect.NUMPY, **_ROWS, "compute": compute, "results": results, "as_dtype": _as_dtype}
             exec(render_python(self), space)
             self.functions[key] = space["chain"]
         return self.functions[key]
@@ -112,11 +113,43 @@ def render_python(chain: Chain) -> str:
     """The chain as the text of a Python function."""
     text = [f"def chain({', '.join((*chain.inputs, 'scalars'))}):"]
     text += [f"    {v} = {v}.astype(compute, copy=False)" for v in chain.inputs]
+    k = chain.axes
+    if k:
+        ones = ", 1" * k
+        text += [f"    {v} = {v}.reshape(*{v}.shape{ones})" for v in chain.inputs if v in chain.row_inputs]
+        text += [f"    shape = broadcast_shapes({', '.join(f'{v}.shape' for v in chain.inputs)})"]
+        text += [f"    {COUNT} = compute.type(prod(shape[-{k}:]))"]
     text += [f"    {', '.join(chain.scalars)}, = scalars"] if chain.scalars else []
-    text += [f"    {out} = {f}({', '.join(args)})" if f else f"    {out} = {args[0]}" for out, f, args in chain.lines]
-    stored = [f"as_dtype({v}, results[{i}])" for i, v in enumerate(chain.outputs)]
+    for out, f, args in chain.lines:
+        value = f"{f}({', '.join(args)})" if f else args[0]
+        text.append(f"    {out} = " + (f"{f}({args[0]}, shape, {k})" if f in REDUCTIONS else value))
+    stored = [f"as_dtype({_placed(chain, i)}, results[{i}])" for i in range(len(chain.outputs))]
     text.append(f"    return {', '.join(stored)},")
     return "\n".join(text) + "\n"
+
+
+def _placed(chain: Chain, i: int) -> str:
+    """Output `i` in its final shape."""
+    v, k = chain.outputs[i], chain.axes
+    if not k:
+        return v
+    rows = {"full": "shape", "keep": f"(*shape[:-{k}]{', 1' * k})", "drop": f"shape[:-{k}] or (1,)"}[chain.kinds[i]]
+    if chain.kinds[i] == "drop":
+        return f"broadcast_to({v}, (*shape[:-{k}]{', 1' * k})).reshape({rows})"
+    return f"broadcast_to({v}, {rows})"
+
+
+def _over_rows(ufunc: np.ufunc) -> Any:
+    """A reduction over the last `k` axes of a value seen as `shape`; the axes stay with length one."""
+
+    def reduce(value: Any, shape: Any, k: int) -> np.ndarray:
+        return ufunc.reduce(np.broadcast_to(value, shape), axis=tuple(range(-k, 0)), keepdims=True)
+
+    return reduce
+
+
+_ROWS = {"SUM": _over_rows(np.add), "MAX": _over_rows(np.maximum), "MIN": _over_rows(np.minimum), "prod": math.prod,
+         "broadcast_shapes": np.broadcast_shapes, "broadcast_to": np.broadcast_to}  # fmt: skip
 
 
 def _as_dtype(value: Any, dtype: DType) -> np.ndarray:

@@ -103,6 +103,22 @@ def define_function(name: str, parameters: tuple[str, ...], formula: str) -> Non
     preamble.cache_clear()
 
 
+def definition(name: str) -> tuple[tuple[str, ...], str] | None:
+    """Parameters and formula of a function such as MUL or RELU_D0; None when nobody defined it."""
+    return _definitions.get(name)
+
+
+def calls(name: str) -> frozenset[str]:
+    """The base functions (exp, sqrt, ...) that a defined function calls, through others as well."""
+    found: set[str] = set()
+    todo = [name]
+    while todo:
+        words = names(_definitions[word][1]) if (word := todo.pop()) in _definitions else frozenset()
+        found |= words & FUNCTIONS.keys()
+        todo += words & _definitions.keys()
+    return frozenset(found)
+
+
 # -- OpenCL C ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,331 @@
+"""Chains that reduce along rows: softmax, norms, losses written from primitives, as one kernel that passes over a row.
+
+A pass computes what the reductions of its stage need, the next pass uses their results. Values that are dear to compute
+(exponentials) are handed on from pass to pass in private memory while rows are short enough. Outputs are full rows or
+one element per row.
+
+Launch geometry. CPU devices: local size 1, a work-item takes `step` rows, vectors of 8, no barriers. GPUs: a group of
+WG work-items per row, vectors of 4, reductions through a tree in local memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+from netcl.core import layout
+from netcl.core.backend import cpu
+from netcl.core.dtypes import DType
+from netcl.core.kernels import dialect
+from netcl.core.layout import Shape
+from netcl.core.profile import DeviceProfile, profile_of
+from netcl.core.queue import CPUQueue
+from netcl.core.tensor import Tensor, same_queue
+from netcl.ops.broadcast import broadcast_index_lines, collapse
+from netcl.ops.chain import CHUNK, OPTIONS, PLANS, Plan, access_of, argument_types, enqueue, is_aligned, reach, title
+from netcl.ops.render import (
+    COUNT,
+    REDUCTIONS,
+    Chain,
+    Form,
+    Line,
+    Operand,
+    assignment,
+    c_argument,
+    kernel,
+    tab,
+    vector_load,
+    vector_store,
+)
+from netcl.runtime.cache import get_kernel
+
+KEEP_CPU = (128, 1024)  # vectors of a row that a CPU work-item may hand on
+KEEP_GPU = (1, 2, 4, 8)
+HANDED_ON = 4  # values, at most
+SERIAL_ROWS, SERIAL_COLS = 8, 1 << 15  # fewer and longer rows than this leave most of a device idle
+
+
+def fits(shape: Shape, axes: int) -> bool:
+    """Whether one work-item or group per row is a good walk of `shape`."""
+    rows, cols = layout.size_of(shape[:-axes]), layout.size_of(shape[-axes:])
+    return rows >= SERIAL_ROWS or cols <= SERIAL_COLS
+
+
+def run_rows(
+    chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], scalars: Sequence[Any] = ()
+) -> tuple[Tensor, ...]:
+    """Compute a chain with row reductions over `tensors` broadcast together (not empty); new tensors of `dtypes`."""
+    queue = tensors[0].queue
+    if len(tensors) > 1:
+        same_queue(chain.name, *tensors)
+    if isinstance(queue, CPUQueue):
+        return cpu.compute(chain.python(compute, dtypes), *tensors, scalars=tuple(scalars))  # type: ignore[no-any-return]
+    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & 3) for t in tensors])
+    plans = queue.netcl_state.plans
+    key = (chain, compute, dtypes, layouts)
+    found = plans.get(key)
+    if found is None:
+        if len(plans) > PLANS:
+            plans.clear()
+        found = plans[key] = _plan(chain, compute, dtypes, tensors, queue)
+    plan, copies = found
+    if copies:
+        tensors = [
+            t if shape is None else t.expand(shape).contiguous() for t, shape in zip(tensors, copies, strict=True)
+        ]
+    return enqueue(plan, queue, dtypes, tensors, scalars)
+
+
+# -- planning ----------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], queue: Any
+) -> tuple[Plan, tuple[Shape | None, ...]]:
+    """The launch, and for inputs whose reduced axes are no single walk the shape to copy them in."""
+    k = chain.axes
+    seen = [
+        t.reshape(*t.shape, *(1,) * k) if v in chain.row_inputs else t
+        for v, t in zip(chain.inputs, tensors, strict=True)
+    ]
+    shape = layout.broadcast(title(chain), *(t.shape for t in seen))
+    copies = tuple(None if _is_one_walk(t, shape, k) else (*t.shape[: -k or None], *shape[-k:]) for t in seen)
+    if any(copies):
+        seen = [t if s is None else Tensor(None, s, layout.contiguous_strides(s), 0, t.dtype, queue)
+                for t, s in zip(seen, copies, strict=True)]  # fmt: skip
+    steps = [layout.expand_strides(t.shape, t.strides, shape) for t in seen]
+    full = layout.contiguous_strides(shape)
+    steps += [full for kind in chain.kinds if kind == "full"]
+    cols = layout.size_of(shape[-k:])
+    _, inner = collapse(shape[-k:], tuple(s[-k:] for s in steps))
+    lengths, outer = collapse(shape[:-k], tuple(s[:-k] for s in steps))
+    if lengths == (1,):
+        lengths, outer = (), tuple(() for _ in outer)
+    profile = profile_of(queue)
+    plain = profile.kind == "cpu"
+    accesses = [access_of(s[-1]) if cols > 1 else "repeat" for s in inner[: len(seen)]]
+    inputs = tuple(Operand(t.dtype, a) for t, a in zip(seen, accesses, strict=True))
+    outputs = tuple(
+        Operand(d, "vector" if kind == "full" else "row") for d, kind in zip(dtypes, chain.kinds, strict=True)
+    )
+    wide = plain or layout.size_of(shape) >= 1 << 31 or any(reach(t) >= 1 << 31 for t in seen)
+    aligned = not plain and is_aligned(seen, [(*o, i[-1]) for o, i in zip(outer, inner)]) and cols % 4 == 0
+    group, keep = _sharing(cols, 4 if not plain or compute.itemsize == 8 else 8, profile)
+    form = Form(compute, inputs, outputs, len(lengths), wide, plain, aligned, group, keep)
+    source, types = _source(chain, form)
+    rows = layout.size_of(lengths)
+    step = max(1, min(CHUNK // cols, -(-rows // (4 * profile.compute_units))))
+    constants = [s for o in outer for s in o]
+    constants += [i[-1] for i, x in zip(inner, inputs) if x.access == "strided"]
+    constants += [*lengths[1:], rows, cols, *([step] if plain else [])]
+    grid, local = ((-(-rows // step),), (1,)) if plain else ((rows * group,), (group,))
+    shapes = tuple(_output_shape(kind, shape, k) for kind in chain.kinds)
+    plan = Plan(get_kernel(queue, source, chain.name, types, OPTIONS), grid, local, tuple(constants), shapes)
+    return plan, copies if any(copies) else ()
+
+
+def _is_one_walk(t: Tensor, shape: Shape, k: int) -> bool:
+    strides = layout.expand_strides(t.shape, t.strides, shape)[-k:]
+    return len(collapse(shape[-k:], (strides,))[0]) == 1
+
+
+def _output_shape(kind: str, shape: Shape, k: int) -> Shape:
+    rows = shape[:-k]
+    return shape if kind == "full" else (*rows, *(1,) * k) if kind == "keep" else rows or (1,)
+
+
+def _sharing(cols: int, width: int, profile: DeviceProfile) -> tuple[int, int]:
+    """Work-items that share a row, and the vectors each may hand on between passes (0: none, the row is too long)."""
+    if profile.kind == "cpu":
+        return 0, next((k for k in KEEP_CPU if cols <= width * k), 0)
+    vectors = -(-cols // width)
+    limit = 1 << profile.max_work_group.bit_length() - 1
+    group = min(256, limit, max(32, 1 << max(vectors - 1, 1).bit_length()))
+    each = -(-vectors // group)
+    return group, next((k for k in KEEP_GPU if each <= k), 0)
+
+
+@lru_cache(maxsize=1024)
+def _source(chain: Chain, form: Form) -> tuple[str, tuple[DType | None, ...]]:
+    return render_rows(chain, form), argument_types(chain, form, len(_GEOMETRY[form.plain]))
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+_GEOMETRY: dict[bool, tuple[str, ...]] = {True: ("step",), False: ()}
+_TREE = """#define TREE(F, v) { v = F(v, v.s2301); v = F(v, v.s1032); tree[lid] = v.s0; \\
+    for (int w = WG / 2; w > 0; w /= 2) { barrier(CLK_LOCAL_MEM_FENCE); \\
+        if (lid < w) { T o = F((T)(tree[lid]), (T)(tree[lid + w])); tree[lid] = o.s0; } } \\
+    barrier(CLK_LOCAL_MEM_FENCE); v = (T)(tree[0]); barrier(CLK_LOCAL_MEM_FENCE); }
+"""
+
+
+def render_rows(chain: Chain, form: Form) -> str:
+    """The program of a chain with row reductions."""
+    passes = _Passes(chain, form)
+    operands = form.operands
+    index = broadcast_index_lines(form.rank, [s for s, _, x in operands if x.access != "row"])
+    index += [f"I p_{s} = o_{s} + r;" for s, _, x in operands if x.access == "row"]
+    lanes = ", ".join(str(j) for j in range(form.width))
+    fixed = [f"const M LANES = (M)({lanes});", f"const T {COUNT} = (T)(({form.element})cols);"]
+    fixed += [f"T keep_{v}[{form.keep}];" for v in passes.kept]
+    body = [*index, *passes.lines()]
+    if form.plain:
+        rows = ["I r = (I)get_global_id(0) * step;", "const I end = r + step < rows ? r + step : rows;"]
+        return kernel(chain, form, _GEOMETRY[True], [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
+    group = [f"__local {form.element} tree[WG];", "const int lid = get_local_id(0);", "const I r = get_group_id(0);"]
+    return f"#define WG {form.group}\n" + _TREE + kernel(chain, form, (), [*fixed, *group, *body])
+
+
+class _Passes:
+    """Which line is computed in which pass, and the text of the passes."""
+
+    def __init__(self, chain: Chain, form: Form) -> None:
+        self.chain, self.form = chain, form
+        self.by_name = {line[0]: line for line in chain.lines}
+        self.inputs = {v: (k, x) for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True))}
+        self.uniform = {v for v, (_, x) in self.inputs.items() if x.access == "repeat"} | {*chain.scalars, COUNT}
+        self.stage: dict[str, int] = {}
+        for out, function, args in chain.lines:
+            stage = max((self.stage.get(a, 0) for a in args), default=0)
+            self.stage[out] = stage + (function in REDUCTIONS)
+            if function in REDUCTIONS or all(a in self.uniform or not self._varies(a) for a in args):
+                self.uniform.add(out)
+        ends = [self.stage.get(v, 0) for v in chain.outputs]
+        self.cones = [self._cone(p) for p in range(max(ends, default=0) + 1)]
+        self.kept = self._kept()
+
+    def _varies(self, name: str) -> bool:
+        return name in self.by_name or name in self.inputs
+
+    def reductions(self, p: int) -> list[Line]:
+        """The reductions whose argument is known in pass `p`."""
+        return [x for x in self.chain.lines if x[1] in REDUCTIONS and self.stage[x[0]] == p + 1]
+
+    def stores(self, p: int) -> list[int]:
+        """The full outputs that are stored in pass `p`."""
+        chain = self.chain
+        return [k for k, v in enumerate(chain.outputs) if chain.kinds[k] == "full" and self.stage.get(v, 0) == p]
+
+    def _cone(self, p: int, stop: Iterable[str] = ()) -> list[str]:
+        """Names computed or loaded for each vector in pass `p`, in order."""
+        roots = [args[0] for _, _, args in self.reductions(p)] + [self.chain.outputs[k] for k in self.stores(p)]
+        seen: dict[str, None] = {}
+
+        def visit(name: str) -> None:
+            if name in seen or name in self.uniform or not self._varies(name):
+                return
+            if name in self.by_name and name not in stop:
+                for a in self.by_name[name][2]:
+                    visit(a)
+            seen[name] = None
+
+        for name in roots:
+            visit(name)
+        return list(seen)
+
+    def _kept(self) -> tuple[str, ...]:
+        """Values worth handing on: needed in two passes and dear, which on a GPU a read of memory is too."""
+        if not self.form.keep:
+            return ()
+        often = [v for v in dict.fromkeys(v for c in self.cones for v in c) if sum(v in c for c in self.cones) > 1]
+        dear = [v for v in often if (v in self.by_name and is_dear(self.by_name[v][1])) or
+                (v in self.inputs and not self.form.plain)]  # fmt: skip
+        return tuple(dear[-HANDED_ON:])
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    def lines(self) -> list[str]:
+        """The body for one row."""
+        form, chain = self.form, self.chain
+        text = [
+            f"T {v} = {vector_load(form, x, str(k), True)};" for v, (k, x) in self.inputs.items() if v in self.uniform
+        ]
+        handed: set[str] = set()
+        for p in range(len(self.cones)):
+            text += [assignment(x, form.element) for x in chain.lines
+                     if x[0] in self.uniform and x[1] not in REDUCTIONS and self.stage[x[0]] == p]  # fmt: skip
+            if self.reductions(p) or self.stores(p):
+                text += self._pass(p, handed)
+                handed |= {v for v in self.kept if v in self.cones[p]}
+        for k, (v, x) in enumerate(zip(chain.outputs, form.outputs, strict=True)):
+            if x.access == "row":
+                stored = vector_store(form, x, k, c_argument(v, form.element), True)
+                text += stored if form.plain else ["if (lid == 0) {", *tab(stored), "}"]
+        return text
+
+    def _pass(self, p: int, handed: set[str]) -> list[str]:
+        reductions, cone = self.reductions(p), self._cone(p, handed)
+        dear = any(v in self.by_name and is_dear(self.by_name[v][1]) for v in cone if v not in handed)
+        uses = bool(set(cone) & set(self.kept))
+        several = 4 if self.form.plain and reductions and not dear and not uses else 1
+        text = [f"T acc{u}_{out} = {self._start(f)};" for out, f, _ in reductions for u in range(several)]
+        text += self._walk(lambda full, u: self._vector(p, cone, handed, full, u), several, uses)
+        for out, f, _ in reductions:
+            combine = REDUCTIONS[f][0]
+            total = f"acc0_{out}"
+            for u in range(1, several):
+                total = f"{combine}({total}, acc{u}_{out})"
+            text += [f"T {out} = {total};", *self._across(out, combine)]
+        return text
+
+    def _start(self, function: str) -> str:
+        return c_argument(REDUCTIONS[function][1], self.form.element)
+
+    def _across(self, v: str, combine: str) -> list[str]:
+        """Combine the lanes, and on a GPU the work-items, so that every lane holds the result."""
+        if self.form.plain:
+            turns = ("45670123", "23016745", "10325476") if self.form.width == 8 else ("2301", "1032")
+            return [f"{v} = {combine}({v}, {v}.s{s});" for s in turns]
+        return [f"TREE({combine}, {v})"]
+
+    def _walk(self, vector: Callable[[bool, int], list[str]], several: int, uses: bool) -> list[str]:
+        """The loop over the row's vectors: whole ones, then the lanes that remain."""
+        w = self.form.width
+        if self.form.plain:
+            text = ["I at = 0;", *(["int j = 0;"] if uses else [])]
+            if several > 1:
+                text.append(f"for (; at + {w * several} <= cols; at += {w * several}) {{")
+                for u in range(several):
+                    text += ["    {", f"        const I c = at + {w * u};", *tab(tab(vector(True, u))), "    }"]
+                text.append("}")
+            advance = f"at += {w}, j++" if uses else f"at += {w}"
+            text += [f"for (; at + {w} <= cols; {advance}) {{", "    const I c = at;", *tab(vector(True, 0)), "}"]
+            rest = ["const I c = at;", "const int count = (int)(cols - at);", *vector(False, 0)]
+            return ["{", *tab([*text, "if (at < cols) {", *tab(rest), "}"]), "}"]
+        place = ["if (c + 4 <= cols) {", *tab(vector(True, 0)), "} else if (c < cols) {",
+                 *tab(["const int count = (int)(cols - c);", *vector(False, 0)]), "}"]  # fmt: skip
+        if self.form.keep:
+            loop = [f"for (int j = 0; j < {self.form.keep}; j++) {{", "    const I c = (I)(j * WG + lid) * 4;"]
+            return ["#pragma unroll", *loop, *tab(place), "}"]
+        return ["for (I c = (I)lid * 4; c < cols; c += WG * 4) {", *tab(place), "}"]
+
+    def _vector(self, p: int, cone: list[str], handed: set[str], full: bool, u: int) -> list[str]:
+        """Load or take over, compute, combine and store one vector."""
+        form, text = self.form, []
+        for v in cone:
+            if v in handed and v in self.kept:
+                text.append(f"const T {v} = keep_{v}[j];")
+                continue
+            if v in self.inputs:
+                k, x = self.inputs[v]
+                text.append(f"const T {v} = {vector_load(form, x, str(k), full)};")
+            else:
+                text.append(f"const {assignment(self.by_name[v], form.element)}")
+            if v in self.kept:
+                text.append(f"keep_{v}[j] = {v};")
+        for out, function, args in self.reductions(p):
+            combine, value = REDUCTIONS[function][0], c_argument(args[0], form.element)
+            value = value if full else f"where(LANES < (M)(count), {value}, {self._start(function)})"
+            text.append(f"acc{u}_{out} = {combine}(acc{u}_{out}, {value});")
+        for k in self.stores(p):
+            text += vector_store(form, form.outputs[k], k, c_argument(self.chain.outputs[k], form.element), full)
+        return text
+
+
+@cache
+def is_dear(function: str) -> bool:
+    """Whether `function` calls more than arithmetic."""
+    words = dialect.calls(function) - {"abs", "floor", "ceil", "round", "trunc"}
+    return bool(words)
