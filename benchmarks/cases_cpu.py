@@ -14,6 +14,7 @@ from benchmarks.case import Call, Case, Lazy, Work, our_backward, our_pass, torc
 ag, ops, net = Lazy("netcl.autograd"), Lazy("netcl.ops"), Lazy("netcl.autograd.compiler")
 optim, torch_optim = Lazy("netcl.optim"), Lazy("torch.optim")
 elementwise, reduction = Lazy("netcl.ops.elementwise"), Lazy("netcl.ops.reduction")
+conv, norm = Lazy("netcl.ops.conv"), Lazy("netcl.ops.norm")
 torch, functional, torch_nn = Lazy("torch"), Lazy("torch.nn.functional"), Lazy("torch.nn")
 
 FLOAT = 4  # bytes
@@ -83,9 +84,10 @@ class Conv(Work):
 
     def ours(self, queue: Any, x: Any, w: Any, g: Any = None) -> Call:
         if g is None:
-            return lambda: ops.conv2d(x, w, **self.geometry)
-        wrt = (0,) if self.part == "dx" else (1,)
-        return our_backward(lambda x, w: ag.conv2d(x, w, **self.geometry), (x, w), g, wrt)
+            return lambda: conv.conv2d(x, w, **self.geometry)
+        if self.part == "dx":
+            return lambda: conv.conv2d_input_grad(g, w, x.shape, **self.geometry)
+        return lambda: conv.conv2d_weight_grad(g, x, w.shape, **self.geometry)
 
     def torch(self, x: Any, w: Any, g: Any = None) -> Call:
         if g is None:
@@ -116,14 +118,14 @@ class Rows(Work):
         return [*xs, normal(rng, self.rows, self.columns)] if self.backward else xs
 
     def ours(self, queue: Any, *xs: Any) -> Call:
-        if not self.backward:
-            return lambda: self._ours(*xs)
-        return our_backward(self._ours, xs[:-1], xs[-1], range(len(xs) - 1))
-
-    def _ours(self, x: Any, *weights: Any) -> Any:
         if self.op == "softmax":
-            return ag.softmax(x, axis=-1)
-        return ag.layer_norm(x, *weights, eps=1e-5) if self.op == "layer_norm" else ag.rms_norm(x, *weights, eps=1e-5)
+            return our_backward(ag.softmax, xs[:1], xs[1], (0,)) if self.backward else lambda: ag.softmax(*xs)
+        forward, backward = getattr(norm, self.op), getattr(norm, f"{self.op}_grad")
+        if not self.backward:
+            return lambda: forward(*xs, eps=1e-5)[0]
+        *xs, g = xs
+        _, *statistics = forward(*xs, eps=1e-5)
+        return lambda: [d for d in backward(g, xs[0], *statistics, xs[1]) if d is not None]
 
     def torch(self, *xs: Any) -> Call:
         if not self.backward:
@@ -133,8 +135,8 @@ class Rows(Work):
     def _torch(self, x: Any, *weights: Any) -> Any:
         if self.op == "softmax":
             return functional.softmax(x, -1)
-        norm = functional.layer_norm if self.op == "layer_norm" else functional.rms_norm
-        return norm(x, (self.columns,), *weights, eps=1e-5)
+        op = functional.layer_norm if self.op == "layer_norm" else functional.rms_norm
+        return op(x, (self.columns,), *weights, eps=1e-5)
 
     def exact(self, *xs: np.ndarray) -> Any:
         if self.op == "softmax":
