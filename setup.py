@@ -1,0 +1,5 @@
+"""The one thing pyproject.toml cannot say yet: a C file that is compiled where a compiler exists and left out elsewhere."""
+
+from setuptools import Extension, setup
+
+setup(ext_modules=[Extension("netcl.runtime._replay", ["netcl/runtime/_replay.c"], optional=True)])
