@@ -1,4 +1,4 @@
-"""The one thing pyproject.toml cannot say yet: a C file that is compiled where a compiler exists and left out elsewhere."""
+"""What pyproject.toml cannot say yet: a C file that is compiled where a compiler exists and left out elsewhere."""
 
 from setuptools import Extension, setup
 

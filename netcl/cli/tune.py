@@ -1,0 +1,109 @@
+"""Find the kernel sizes that are fastest on this device and keep them in your tuning table, which ops ask first."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+HELP = "find the fastest kernel sizes for this device"
+
+Row = dict[str, int]
+
+# What to try for each kernel of the tuning table. Rows that do not fit a device are made to fit, or left out.
+SPACES: dict[str, dict[str, tuple[int, ...]]] = {
+    "matmul_cpu": {"MC": (96, 192, 384), "KC": (128, 256, 512), "NP": (2, 4, 8)},
+    "matmul_gpu": {"BM": (64, 128), "BN": (64, 128), "BK": (8, 16, 32), "RM": (4, 8), "RN": (4, 8)},
+    "conv_gpu": {"BM": (64, 128), "BN": (64, 128), "BK": (8, 16, 32), "RM": (4, 8), "RN": (4, 8)},
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Which kernels, which device, and whether to write."""
+    parser.add_argument("kernels", nargs="*", metavar="kernel", help=f"among {', '.join(SPACES)} (default: what fits)")
+    parser.add_argument("--device", default="auto", help='which device, as in `netcl devices` (default "auto")')
+    parser.add_argument("--size", type=int, default=512, metavar="N", help="size of the problems timed (default 512)")
+    parser.add_argument("--dry-run", action="store_true", help="show what was found without keeping it")
+
+
+def rows(kernel: str) -> list[Row]:
+    """Every combination of the sizes of `kernel`."""
+    space = SPACES[kernel]
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
+
+
+@contextmanager
+def trial(kernel: str, row: Row, queue: Any) -> Iterator[None]:
+    """Ops take `row` for `kernel` on the device of `queue` inside."""
+    from netcl.core.profile import profile_of
+    from netcl.core.queue import state_of
+    from netcl.ops import tuning
+
+    before, table = tuning.tables, {kernel: {profile_of(queue).name: row}}
+    tuning.tables = lambda: (table, *before())  # type: ignore[assignment]
+    plans = state_of(queue).plans
+    try:
+        plans.clear()
+        yield
+    finally:
+        tuning.tables = before
+        plans.clear()
+
+
+def work(kernel: str, queue: Any, size: int) -> Callable[[], Any]:
+    """The op that `kernel` is timed by."""
+    import numpy as np
+
+    from netcl.core.tensor import Tensor
+    from netcl.ops.conv import conv2d
+    from netcl.ops.matmul import matmul
+
+    rng = np.random.default_rng(0)
+    if kernel.startswith("conv"):
+        side = max(4, size // 16)
+        x = Tensor.from_host(queue, rng.normal(size=(8, 64, side, side)).astype(np.float32))
+        w = Tensor.from_host(queue, rng.normal(size=(64, 64, 3, 3)).astype(np.float32))
+        return lambda: conv2d(x, w, padding=1)
+    a, b = (Tensor.from_host(queue, rng.normal(size=(size, size)).astype(np.float32)) for _ in range(2))
+    return lambda: matmul(a, b)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search each kernel and save the tuning table."""
+    from netcl.core.device import manager
+    from netcl.core.errors import NetclError
+    from netcl.ops import tuning
+    from netcl.profiling import AutoTuner
+
+    unknown = sorted(set(args.kernels) - set(SPACES))
+    if unknown:
+        raise NetclError(f"tune: expected kernels among {', '.join(SPACES)}, got {', '.join(unknown)}.")
+    handle = manager.default(args.device)
+    if handle.backend == "cpu":
+        raise NetclError("tune: expected an OpenCL device, got NumPy, which has nothing to tune; see `netcl devices`.")
+    suffix = "_cpu" if handle.profile.kind == "cpu" else "_gpu"
+    tuner = AutoTuner(handle.queue)
+    for kernel in args.kernels or [k for k in SPACES if k.endswith(suffix)]:
+        op, before = work(kernel, handle.queue, args.size), tuning.parameters(kernel, handle.profile)
+
+        def prepare(row: Row, kernel: str = kernel, op: Callable[[], Any] = op) -> Callable[[], Any]:
+            def once() -> None:
+                with trial(kernel, row, handle.queue):
+                    op()
+
+            return once
+
+        best, tried = tuner.search(kernel, [before, *rows(kernel)], prepare)
+        gain = tried[str(before)] / min(tried.values()) if str(before) in tried else 1.0
+        print(f"{kernel} on {handle.device_name}: {best}, {gain:.2f} times the speed of {before}; {len(tried)} tried")
+        if best == before:
+            tuner.rows.pop(kernel)
+    path = tuning.overlay_path()
+    if args.dry_run or not tuner.rows:
+        return 0
+    if path is None:
+        raise NetclError("tune: expected a place for the tuning table, got no home folder; set NETCL_TUNING to a file.")
+    print(f"saved to {tuner.save(path)}")
+    return 0
