@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -41,6 +43,22 @@ class RecordingPool(memory.BufferPool):
         return found
 
 
+class _Passing:
+    """The ordinary pool while a recording pauses; notes that what it gives out is new."""
+
+    def __init__(self, pool: memory.BufferPool, recording: Recording) -> None:
+        self.pool, self.recording = pool, recording
+
+    def buffer(self, nbytes: int) -> Any:
+        self.recording._passing = True
+        try:
+            found = self.pool.buffer(nbytes)
+        finally:
+            self.recording._passing = False
+        self.recording.scratch.add(found.int_ptr)
+        return found
+
+
 class Recording:
     """What one `begin`/`end` saw. Installs itself into the hooks of core and takes itself out again."""
 
@@ -53,7 +71,8 @@ class Recording:
         self.memory: dict[int, Any] = {}  # every buffer used, by address
         self.outside: dict[int, Any] = {}  # those of them that were there before
         self.pools: dict[int, RecordingPool] = {}  # by the pool each stands for
-        self.arms_flag = False
+        self.scratch: set[int] = set()  # addresses given out while paused
+        self.arms_flag = self._passing = False
         self._raw = RawCalls(self)
         self._on_refusal = on_refusal
 
@@ -92,12 +111,28 @@ class Recording:
         """Run `fn` before each replay."""
         self.steps.append(fn)
 
-    def _substitute(self, pool: memory.BufferPool) -> memory.BufferPool:
-        if isinstance(pool, RecordingPool) or not self.listening() or pool.queue is None:
+    def _substitute(self, pool: memory.BufferPool) -> Any:
+        if isinstance(pool, RecordingPool) or threading.get_ident() != self.thread or pool.queue is None:
             return pool
+        if self.paused:
+            return pool if self._passing else _Passing(pool, self)
         if id(pool) not in self.pools:
             self.pools[id(pool)] = RecordingPool(pool.queue)
         return self.pools[id(pool)]
+
+    def abandoned(self) -> int:
+        """Bytes of memory that was there before, was used, and that only the recording still holds.
+
+        A program that puts a new tensor in the place of an old one leaves such memory: a replay would read the old.
+        """
+        uses = Counter(id(x) for c in self.commands for x in (*c.args, c.object, c.other))
+        lost = self.numpy.abandoned()
+        for pointer in list(self.outside):
+            buffer = self.outside[pointer]
+            known = uses[id(buffer)] + 2 + 2  # `memory` and `outside`; the name here and the argument below
+            if pointer not in self.scratch and sys.getrefcount(buffer) <= known:
+                lost += int(buffer.size)
+        return lost
 
     # -- what happens ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ replay and dropped after its last use, so a replay needs no more memory than the
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,16 @@ class NumpySteps:
     def held_bytes(self) -> int:
         """Bytes of memory from before the recording that it needs."""
         return sum(n for s, n in enumerate(self._bytes) if s not in self._made and self.memory[s] is not None)
+
+    def abandoned(self) -> int:
+        """Bytes of memory from before the recording that nothing else holds any more."""
+        lost = 0
+        for slot in range(len(self.memory)):
+            memory = self.memory[slot]
+            # held by `memory` here, the list and the argument
+            if memory is not None and slot not in self._made and sys.getrefcount(memory) <= 3:
+                lost += self._bytes[slot]
+        return lost
 
     def keys(self) -> dict[int, tuple[int, int]]:
         """(slot, bytes) of the memory that stays, by address."""

@@ -1,0 +1,215 @@
+"""CompiledStep: recorded training equals eager training bit for bit, and what cannot be recorded is refused."""
+
+import gc
+import itertools
+
+import numpy as np
+import pytest
+
+import netcl.autograd as ag
+from netcl.autograd.step import CompiledGraph, CompiledStep
+from netcl.core.errors import CaptureError, DTypeError, GradientError
+from netcl.core.memory import pool_of
+from netcl.core.rebind import Cell, fresh
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise as E
+from netcl.optim import SGD, AdamW, StepLR, clip_grad_norm_
+
+
+def parameters(queue, sizes=(12, 16, 3), seed=0):
+    rng, found = np.random.default_rng(seed), []
+    for n, m in itertools.pairwise(sizes):
+        found.append(ag.Parameter(Tensor.from_host(queue, rng.normal(size=(m, n), scale=0.3).astype(np.float32))))
+        found.append(ag.Parameter(Tensor.from_host(queue, np.zeros(m, np.float32))))
+    return found
+
+
+def forward(params, x):
+    for w, b in zip(params[::2], params[1::2]):
+        x = ag.linear(x, w, b)
+        if b is not params[-1]:
+            x = ag.relu(x)
+    return x
+
+
+def training(queue, make=AdamW, clip=None, **settings):
+    """Parameters, optimizer, and the eager step (x, y) -> loss."""
+    params = parameters(queue)
+    opt = make(params, **settings)
+
+    def step(x, y):
+        with ag.Tape() as tape:
+            loss = ag.mean(ag.square(forward(params, ag.tensor(x)) - ag.tensor(y)))
+        tape.backward(loss)
+        if clip:
+            clip_grad_norm_(params, clip)
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    return params, opt, step
+
+
+def batches(queue, count, size=8, seed=1):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield tuple(Tensor.from_host(queue, rng.normal(size=(size, n)).astype(np.float32)) for n in (12, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (AdamW, {"lr": 1e-2}),
+        (AdamW, {"lr": 1e-2, "clip": 0.1}),
+        (SGD, {"lr": 1e-1, "momentum": 0.9, "nesterov": True}),
+    ],
+)
+def test_a_recorded_training_equals_the_eager_one(queue, make, settings):
+    eager_params, eager_opt, eager = training(queue, make, **settings)
+    params, opt, step = training(queue, make, **settings)
+    compiled = CompiledStep(step)
+    schedules = [StepLR(o, step_size=3, gamma=0.5) for o in (eager_opt, opt)]
+    for i, (x, y) in enumerate(batches(queue, 12)):
+        want, got = eager(x, y), compiled(x, y)
+        np.testing.assert_array_equal(got.value.to_host(), want.value.to_host())
+        for schedule in schedules:
+            schedule.step()
+        if i == 8:
+            for o in (eager_opt, opt):
+                o.param_groups[0]["lr"] = 0.003
+    for a, b in zip(params, eager_params):
+        np.testing.assert_array_equal(a.value.to_host(), b.value.to_host())
+    assert len(compiled.captures) == 1 and compiled.num_launches > 0
+    assert [s["step"] for s in opt.state.values()] == [s["step"] for s in eager_opt.state.values()] == [12] * 4
+
+
+def test_another_shape_is_recorded_of_its_own(queue):
+    eager_params, _, eager = training(queue)
+    params, _, step = training(queue)
+    compiled = CompiledStep(step)
+    sizes = [8, 8, 8, 5, 8, 5, 5, 8, 5]
+    for i, size in enumerate(sizes):
+        for x, y in batches(queue, 1, size, seed=i):
+            eager(x, y), compiled(x, y)
+    for a, b in zip(params, eager_params):
+        np.testing.assert_array_equal(a.value.to_host(), b.value.to_host())
+    assert len(compiled.captures) == 2
+    assert "float32[8, 12]" in compiled.explain() and "float32[5, 3]" in compiled.explain()
+    compiled.reset()
+    assert compiled.captures == () and "nothing recorded" in compiled.explain()
+
+
+def test_nodes_arrays_and_plain_values_as_inputs(queue):
+    @CompiledStep
+    def scaled(x, by):
+        return ag.mul(x, by) if isinstance(x, ag.Node) else E.mul(x, by)
+
+    for i in range(4):
+        x = Tensor.full(queue, (3,), i)
+        np.testing.assert_array_equal(scaled(ag.tensor(x), 2.0).value.to_host(), [2 * i] * 3)
+        np.testing.assert_array_equal(scaled(x, 3.0).to_host(), [3 * i] * 3)
+        np.testing.assert_array_equal(scaled(Tensor.full(queue, (3, 2), i)[:, 1], 4.0).to_host(), [4 * i] * 3)
+    assert scaled.__name__ == "scaled" and CompiledGraph is CompiledStep
+    arrays = CompiledStep(lambda x: E.neg(x), queue=queue)
+    for i in range(4):
+        np.testing.assert_array_equal(arrays(np.full(3, i, np.float32)).to_host(), [-i] * 3)
+    with pytest.raises(DTypeError, match="queue="):
+        CompiledStep(lambda x: x)(np.zeros(2))
+    with pytest.raises(GradientError, match="need no gradient"):
+        CompiledStep(lambda x: x)(ag.tensor(x, requires_grad=True))
+
+
+def test_the_oldest_recording_is_dropped(queue):
+    step = CompiledStep(lambda x: E.neg(x), warmup=0, keep=2)
+    for n in (1, 2, 3, 1):
+        assert step(Tensor.ones(queue, (n,))).to_host().tolist() == [-1] * n
+    assert len(step.captures) == 2
+
+
+def test_seeds_are_drawn_anew_and_shared_by_the_backward(queue):
+    counter = iter(range(1, 100))
+
+    def step(x):
+        seed = fresh(lambda: next(counter))
+        return E.add(x, seed), E.mul(x, seed)
+
+    compiled, x = CompiledStep(step), Tensor.ones(queue, (2,))
+    for i in range(1, 6):
+        added, scaled = compiled(x)
+        assert added.to_host()[0] == 1 + i and scaled.to_host()[0] == i
+
+
+def test_host_reads_are_refused_with_the_reason(queue):
+    def step(x):
+        y = E.neg(x)
+        return float(y.item())
+
+    compiled, x = CompiledStep(step), Tensor.ones(queue, (1,))
+    assert compiled(x) == -1
+    with pytest.raises(CaptureError, match="the host reads"):
+        compiled(x)
+    assert E.neg(x).to_host()[0] == -1
+
+
+def test_state_that_is_replaced_is_refused(queue):
+    state = {"mean": Tensor.zeros(queue, (64,))}
+
+    def step(x):
+        state["mean"] = E.add(E.mul(state["mean"], 0.9), x)
+
+    compiled, x = CompiledStep(step), Tensor.ones(queue, (64,))
+    compiled(x)
+    with pytest.raises(CaptureError, match="write its state in place"):
+        compiled(x)
+
+    def fixed(x):
+        E.assign(state["mean"], E.add(E.mul(state["mean"], 0.9), x))
+
+    state["mean"] = Tensor.zeros(queue, (64,))
+    compiled = CompiledStep(fixed)
+    for _ in range(4):
+        compiled(x)
+    np.testing.assert_allclose(state["mean"].to_host(), 1 + 0.9 + 0.81 + 0.729, rtol=1e-6)
+
+
+def test_the_peak_is_that_of_the_eager_step(cl_queue):
+    _, _, step = training(cl_queue)
+    compiled = CompiledStep(step)
+    ((x, y),) = batches(cl_queue, 1, size=256)
+    step(x, y)
+    cl_queue.finish()
+    gc.collect()
+    pool = pool_of(cl_queue)
+    before, peak, take = pool.stats.active_bytes, [0], pool.buffer
+
+    def watched(nbytes):
+        found = take(nbytes)
+        peak[0] = max(peak[0], pool.stats.active_bytes)
+        return found
+
+    pool.buffer = watched
+    try:
+        step(x, y)
+    finally:
+        del pool.buffer
+    compiled(x, y)
+    compiled(x, y)
+    assert 0 < compiled.captures[-1].peak_bytes <= 1.1 * (peak[0] - before)
+    assert "own memory" in compiled.explain() and "replayed by" in compiled.explain()
+
+
+def test_a_cell_scales_the_loss(queue):
+    scale, params = {"now": 8.0}, parameters(queue, (4, 2))
+
+    def step(x):
+        for p in params:
+            p.grad = None
+        with ag.Tape() as tape:
+            loss = ag.mul(ag.sum(forward(params, ag.tensor(x))), Cell(lambda: scale["now"]))
+        tape.backward(loss)
+        return [p.grad for p in params]
+
+    compiled, x = CompiledStep(step), Tensor.ones(queue, (3, 4))
+    for now in (8.0, 4.0, 2.0, 0.5):
+        scale["now"] = now
+        np.testing.assert_array_equal(compiled(x)[1].to_host(), [3 * now] * 2)
