@@ -16,6 +16,8 @@ from netcl.autograd.state import enable_grad as enable_grad
 from netcl.autograd.state import is_grad_enabled as is_grad_enabled
 from netcl.autograd.state import no_grad as no_grad
 from netcl.autograd.state import set_grad_enabled as set_grad_enabled
+from netcl.autograd.step import CompiledGraph as CompiledGraph
+from netcl.autograd.step import CompiledStep as CompiledStep
 from netcl.autograd.tape import Tape as Tape
 from netcl.autograd.tape import get_current_tape as get_current_tape
 from netcl.autograd.tape import set_current_tape as set_current_tape
