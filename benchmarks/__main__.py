@@ -25,6 +25,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reference", choices=("torch", "numpy", "none"), help="default: torch, else numpy")
     parser.add_argument("--repeat", type=int, default=defaults.repeat, metavar="N", help="measurements a side (11)")
     parser.add_argument("--threads", type=int, default=defaults.threads, metavar="N", help="of either side (2)")
+    parser.add_argument(
+        "--once", action="store_true", help="leave out the run against a reference that keeps its memory"
+    )
     parser.add_argument("--device", default=defaults.device, help='as for manager.default, by default "auto"')
     parser.add_argument("--python", default=defaults.python, metavar="PATH",
                         help="interpreter of the reference, where torch is; or NETCL_BENCH_PYTHON")  # fmt: skip
@@ -38,14 +41,15 @@ def run_suite(suite: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     chosen = suites.cases(suite, args.filter)
     if not chosen:
         return []
-    options = Options(suite, args.reference or "torch", args.repeat, args.threads, args.device, args.python)
+    how = (args.repeat, args.threads, not args.once, args.device, args.python)
+    options = Options(suite, args.reference or "torch", *how)
     session = Session(options)
     try:
         if options.reference == "torch" and not session.other_facts["torch"]:
             if args.reference == "torch":
                 sys.exit(f"benchmarks: torch is not installed for {args.python}; choose another with --python PATH.")
             print(f"torch is not installed for {args.python}: NumPy is the reference, cases without it have none")
-            session.options = Options(suite, "numpy", args.repeat, args.threads, args.device, args.python)
+            session.options = Options(suite, "numpy", *how)
         print(f"suite {suite} | {report.header(session.common)}\n{report.line(report.COLUMNS)}", flush=True)
         records = list(session.run(chosen, report.show))
     finally:
@@ -58,7 +62,7 @@ def run_suite(suite: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def keep(suite: str, args: argparse.Namespace, reference: str, records: list[dict[str, Any]]) -> None:
     """Write a full run to benchmarks/results; say why not otherwise."""
-    if args.filter or args.repeat < KEEP_RUNS or reference != "torch":
+    if args.filter or args.once or args.repeat < KEEP_RUNS or reference != "torch":
         print(f"not kept: only runs of all cases against torch with --repeat of at least {KEEP_RUNS} are")
         return
     path = report.path_of(records[0]["machine"], suite)

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- benchmarks: begin (python -m benchmarks.report --readme) -->", "<!-- benchmarks: end -->"
-COLUMNS = ("case", "ours ms", "reference ms", "ratio", "target", "cpu ratio", "rate", "share", "error")
-WIDTHS = (44, 10, 18, 8, 7, 9, 15, 6, 9)
+COLUMNS = ("case", "ours ms", "reference ms", "ratio", "target", "kept", "cpu ratio", "rate", "share", "error")
+WIDTHS = (44, 10, 18, 8, 7, 7, 10, 15, 6, 9)
 
 
 def path_of(machine: str, suite: str) -> Path:
@@ -54,7 +54,7 @@ def cells(record: dict[str, Any]) -> list[str]:
     reference += "" if reference == "-" else f" {record['reference']}"
     mark = {"low": " <", "failed": " !"}.get(verdict(record), "")
     return [record["case"], number(record.get("ours_ms")), reference, number(record.get("ratio")) + mark,
-            number(record.get("target")), number(record.get("cpu_ratio")), rate,
+            number(record.get("target")), number(record.get("kept_ratio")), number(record.get("cpu_ratio")), rate,
             "-" if share is None else f"{100 * share:.0f}%", number(record.get("error"), 2)]  # fmt: skip
 
 
@@ -96,12 +96,12 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     """A suite's records as a table for README.md."""
     first = records[0]
     lines = [f"{first['device']}, {first['driver']}, {first['threads']} threads, {first['date'][:10]}.", "",
-             "| case | netcl ms | reference ms | ratio | target | rate | of ceiling | error |",
-             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+             "| case | netcl ms | reference ms | ratio | target | memory kept | rate | of ceiling | error |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     for record in records:
-        name, ours, reference, ratio, target, _, rate, share, error = cells(record)
+        name, ours, reference, ratio, target, kept, _, rate, share, error = cells(record)
         ratio = "failed" if record.get("failed") else ratio.removesuffix(" <")
-        lines.append(f"| {' | '.join((name, ours, reference, ratio, target, rate, share, error))} |")
+        lines.append(f"| {' | '.join((name, ours, reference, ratio, target, kept, rate, share, error))} |")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Runs cases: two child processes, one command at a time, alternately; one record a case."""
+"""Runs cases: child processes, one command at a time, alternately; one record a case."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ WRONG = 1e-2  # an error from which no time counts
 TIMEOUT = 180.0  # seconds a child may take for one command; building kernels is the longest
 
 
+Sample = tuple[float, float]
+# glibc gives the memory of large arrays back and takes it again, page by page, at each call. These keep it.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 28)}
+
+
 class Failed(RuntimeError):
     """A case, or a child, that could not do what was asked."""
 
@@ -34,6 +39,7 @@ class Options:
     reference: str = "torch"
     repeat: int = 11
     threads: int = 2
+    twice: bool = True
     device: str = "auto"
     python: str = field(default_factory=lambda: os.environ.get("NETCL_BENCH_PYTHON") or sys.executable)
 
@@ -77,6 +83,7 @@ class Child:
         n = str(self.options.threads)
         pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POCL_MAX_PTHREAD_COUNT")
         env = os.environ | dict.fromkeys(pools, n) | {"PYTHONPATH": path_with(str(ROOT))}
+        env |= KEEP_MEMORY if self.role == "kept" else {}
         python = sys.executable if self.role == "ours" else self.options.python
         arguments = [python, "-m", "benchmarks.worker", self.role, self.options.device, n]
         return subprocess.Popen(arguments, stdin=-1, stdout=-1, text=True, cwd=ROOT, env=env)
@@ -94,11 +101,14 @@ def path_with(folder: str) -> str:
 
 
 class Session:
-    """The two children, what they run on, and the ceilings measured at the start."""
+    """The children, what they run on, and the ceilings measured at the start.
+
+    Each case is measured twice: beside the reference as it comes, and beside one that keeps its memory as netcl does.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.ours, self.reference = Child("ours", options), Child("reference", options)
+        self.ours, self.reference, self.kept = (Child(role, options) for role in ("ours", "reference", "kept"))
         self.facts = self.ours.ask(do="facts")
         self.other_facts = self.reference.ask(do="facts") if options.reference != "none" else {"versions": {}}
         self.ceilings = self.ours.ask(do="ceilings")
@@ -111,8 +121,8 @@ class Session:
 
     def close(self) -> None:
         """End both children."""
-        self.ours.close()
-        self.reference.close()
+        for child in (self.ours, self.reference, self.kept):
+            child.close()
 
     def run(self, cases: list[Case], show: Callable[[dict[str, Any]], None]) -> Iterator[dict[str, Any]]:
         """The record of each case; `show` gets it as soon as it is known."""
@@ -132,7 +142,7 @@ class Session:
         except Failed as failure:
             record["failed"] = str(failure)
         finally:
-            for child in (self.ours, self.reference):
+            for child in (self.ours, self.reference, self.kept):
                 if child.process is not None and child.process.poll() is None:
                     child.ask(do="drop")
         return record | self.common
@@ -148,39 +158,36 @@ class Session:
 
     def _measure(self, case: Case) -> dict[str, Any]:
         name = {"suite": self.options.suite, "case": case.name}
-        ours = Side(self.ours, "ours", name)
-        side, other, missing = self._side(case), None, ""
+        ours, side = Side(self.ours, "ours", name), self._side(case)
+        first: list[Sample] = []
+        result: dict[str, Any] = {}
         try:
-            if side not in ("", "limit"):
-                other = Side(self.ours if side == "netcl" else self.reference, side, name)
+            if side in ("torch", "numpy"):
+                first, theirs = alternate(ours, Side(self.reference, side, name), self.options.repeat)
+                result |= compare("reference", first, theirs)
+                if self.options.twice:
+                    again, theirs = alternate(ours, Side(self.kept, side, name), self.options.repeat)
+                    result |= compare("kept", again, theirs) | {"ours_again_ms": summary(again)["ms"]}
+            elif side == "netcl":
+                first, theirs = alternate(ours, Side(self.ours, "netcl", name), self.options.repeat)
+                result |= compare("reference", first, theirs)
         except Failed as failure:  # ours is still worth knowing
-            missing = f"{side}: {failure}"
-        for turn in range(self.options.repeat + 1):
-            for part in (ours, other)[:: -1 if turn % 2 else 1]:
-                if part is not None:
-                    part.time(keep=turn > 0)  # the first round brings both back into the caches
-        result = self._figures(case, ours, other, side)
-        if missing:
-            result["failed"] = missing
+            result["failed"] = f"{side}: {failure}"
+        first = first or alternate(ours, None, self.options.repeat)[0]
+        result |= self._ours(case, ours, first)
+        if side == "limit":
+            result |= {"reference_ms": 1e3 * case.limit, "ratio": round(1e3 * case.limit / result["ours_ms"], 3)}
         result["error"] = self._error(name, case)
         if result["error"] is not None and not result["error"] < WRONG:
             result["failed"] = f"the result is wrong: error {result['error']}"
         return result
 
-    def _figures(self, case: Case, ours: Side, other: Side | None, side: str) -> dict[str, Any]:
-        mine = summary(ours.samples)
-        result: dict[str, Any] = {"ours_" + k: v for k, v in mine.items()}
-        result |= {"runs": len(ours.samples), "calls": ours.calls}
-        theirs = summary(other.samples) if other else {"ms": 1e3 * case.limit} if side == "limit" else {}
-        result |= {"reference_" + k: v for k, v in theirs.items()}
-        if theirs:
-            result["ratio"] = round(theirs["ms"] / mine["ms"], 3)
-        if "best_cpu_ms" in theirs and mine["best_cpu_ms"]:
-            result["cpu_ratio"] = round(theirs["best_cpu_ms"] / mine["best_cpu_ms"], 3)
-        rate, unit, part = share(self.ceilings, case.work.flops(), case.work.bytes(), 1e-3 * mine["ms"])
+    def _ours(self, case: Case, ours: Side, samples: list[Sample]) -> dict[str, Any]:
+        found: dict[str, Any] = {"ours_" + k: v for k, v in summary(samples).items()}
+        rate, unit, part = share(self.ceilings, case.work.flops(), case.work.bytes(), 1e-3 * found["ours_ms"])
         if unit:
-            result |= {"rate": round(rate, 2), "unit": unit, "share": None if part is None else round(part, 3)}
-        return result
+            found |= {"rate": round(rate, 2), "unit": unit, "share": None if part is None else round(part, 3)}
+        return found | {"runs": len(samples), "calls": ours.calls}
 
     def _error(self, name: dict[str, str], case: Case) -> float | None:
         if case.work.returns_seconds:
@@ -189,18 +196,38 @@ class Session:
 
 
 class Side:
-    """One prepared side of a case and its samples of (wall, CPU) seconds."""
+    """One prepared side of a case."""
 
     def __init__(self, child: Child, side: str, name: dict[str, str]) -> None:
         self.child, self.side = child, side
         self.calls = child.ask(do="prepare", side=side, **name)["calls"]
-        self.samples: list[tuple[float, float]] = []
 
-    def time(self, keep: bool) -> None:
-        """Measure once."""
+    def time(self) -> Sample:
+        """(wall, CPU) seconds of one call."""
         answer = self.child.ask(do="time", side=self.side)
-        if keep:
-            self.samples.append((answer["wall"], answer["cpu"]))
+        return answer["wall"], answer["cpu"]
+
+
+def alternate(ours: Side, other: Side | None, repeat: int) -> tuple[list[Sample], list[Sample]]:
+    """`repeat` measurements of each side in turn, the first to go changing from round to round."""
+    mine: list[Sample] = []
+    theirs: list[Sample] = []
+    for turn in range(repeat + 1):  # the first round, not counted, brings both back into the caches
+        for side, samples in [(ours, mine), (other, theirs)][:: -1 if turn % 2 else 1]:
+            if side is not None:
+                samples.append(side.time())
+    return mine[1:], theirs[1:]
+
+
+def compare(name: str, ours: list[Sample], other: list[Sample]) -> dict[str, Any]:
+    """The other side's figures and the ratios over ours; those of the reference itself are called just `ratio`."""
+    mine, theirs = summary(ours), summary(other)
+    prefix = "" if name == "reference" else f"{name}_"
+    found: dict[str, Any] = {f"{name}_{k}": v for k, v in theirs.items()}
+    found[f"{prefix}ratio"] = round(theirs["ms"] / mine["ms"], 3)
+    if mine["best_cpu_ms"]:
+        found[f"{prefix}cpu_ratio"] = round(theirs["best_cpu_ms"] / mine["best_cpu_ms"], 3)
+    return found
 
 
 def commit() -> str:

@@ -1,6 +1,7 @@
-"""A child process that holds prepared closures and times one on command: `python -m benchmarks.worker ours|reference`.
+"""A child process that holds prepared closures and times one on command: `python -m benchmarks.worker ROLE ...`.
 
-Each side lives in a process of its own, so that one side's idle thread pool does not spin beside the other's work.
+Each side lives in a process of its own, so that one side's idle thread pool does not spin beside the other's work. The
+reference forks for every case, so that no case depends on what the one before left in the allocator.
 Commands and answers are JSON lines; whatever libraries print goes to stderr.
 """
 
@@ -161,14 +162,30 @@ def main(role: str, device: str, threads: str) -> None:
     """Read commands until the input ends."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    worker = Worker(role, device, int(threads))
+    worker, forked = Worker(role, device, int(threads)), False
     for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "prepare" and role != "ours" and not forked:
+            pid = os.fork()
+            if pid:
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                if status:  # it died without an answer
+                    send(channel, {"failed": f"the {role} process ended with status {status}"})
+                continue
+            forked = True
         try:
-            answer = worker.answer(json.loads(line))
+            answer = worker.answer(command)
         except Exception as error:  # a failing case is a row of the table, the next one still runs
             answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0], "trace": traceback.format_exc()}
-        channel.write(json.dumps(answer) + "\n")
-        channel.flush()
+        send(channel, answer)
+        if forked and command["do"] == "drop":
+            os._exit(0)
+
+
+def send(channel: Any, answer: dict[str, Any]) -> None:
+    """Write an answer."""
+    channel.write(json.dumps(answer) + "\n")
+    channel.flush()
 
 
 if __name__ == "__main__":

@@ -122,7 +122,16 @@ def session():
 def test_a_run_gives_complete_records(session):
     (case,) = suites.cases("cpu", r"^matmul 64 of")
     record = session.record(case)
-    assert set(record) >= FIELDS | {"ours_cpu_ms", "reference_cpu_ms", "cpu_ratio", "rate", "unit", "runs", "calls"}
+    assert set(record) >= FIELDS | {
+        "ours_cpu_ms",
+        "reference_cpu_ms",
+        "cpu_ratio",
+        "rate",
+        "unit",
+        "runs",
+        "calls",
+        "kept_ratio",
+    }
     assert record["reference"] == "numpy"
     assert record["ratio"] == pytest.approx(record["reference_ms"] / record["ours_ms"], abs=1e-3)
     assert record["error"] < 1e-5
@@ -180,7 +189,8 @@ def test_the_command_line_lists_cases_and_refuses_a_filter_without_match(capsys)
 
 RECORD = {
     "case": "matmul 512", "suite": "cpu", "ours_ms": 2.0, "reference": "torch", "reference_ms": 3.0, "ratio": 1.5,
-    "target": 0.95, "error": 4e-7, "rate": 134.2, "unit": "GFLOP/s", "share": 0.84, "cpu_ratio": 1.1, "device": "CPU",
+    "target": 0.95, "error": 4e-7, "rate": 134.2, "unit": "GFLOP/s", "share": 0.84, "cpu_ratio": 1.1,
+    "kept_ratio": 1.2, "device": "CPU",
     "driver": "PoCL 3.0", "versions": {"python": "3.11"}, "commit": "abc", "date": "2025-01-02T00:00:00+00:00",
     "machine": "cpu-pocl", "threads": 2,
 }  # fmt: skip
@@ -211,7 +221,7 @@ def test_the_readme_table_is_written_between_its_markers(tmp_path):
     text = readme.read_text()
     assert text.startswith(f"before\n{report.BEGIN}\n")
     assert text.endswith(f"{report.END}\nafter\n")
-    assert "| matmul 512 | 2 | 3 torch | 1.5 | 0.95 | 134 GFLOP/s | 84% | 4e-07 |" in text
+    assert "| matmul 512 | 2 | 3 torch | 1.5 | 0.95 | 1.2 | 134 GFLOP/s | 84% | 4e-07 |" in text
     assert "old" not in text
     assert not report.update_readme(readme, tmp_path)
     readme.write_text("no markers")
