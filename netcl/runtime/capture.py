@@ -58,7 +58,7 @@ class KernelCapture:
         self._reason = ""
         self._lock = threading.Lock()
         self._run: tuple[int, Callable[[], None]] | None = None  # for the queue of this address
-        self._cells: list[list[Any]] = []  # [command, position, dtype, cell, value sent last]
+        self._cells: list[list[Any]] = []  # [cell, function that sets the argument, value sent last]
 
     # -- recording -------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class KernelCapture:
         live.remove()
         live.numpy.close()
         self._live, self._done = None, live
-        self._cells = [[c.object, i, t, cell, None] for c in live.commands for i, t, cell in c.cells]
+        self._cells = [[cell, replay.setter(c.object, i, t), None] for c in live.commands for i, t, cell in c.cells]
         return self.num_launches
 
     def abort(self) -> None:
@@ -159,11 +159,10 @@ class KernelCapture:
         for fn in done.steps:
             fn()
         for entry in self._cells:
-            kernel, i, dtype, cell, last = entry
-            value = cell.value
-            if value != last:
-                kernel.set_arg(i, dtype.type(value))
-                entry[4] = value
+            value = entry[0].value
+            if value != entry[2]:
+                entry[1](value)
+                entry[2] = value
         if done.arms_flag:
             state_of(done.queue).armed = True
 
