@@ -11,7 +11,7 @@ from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.dtypes import FLOAT16, INT64, DType, compute_dtype
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_residue, tuning
+from netcl.ops import conv_residue, depthwise_cpu, tuning
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.elementwise import contiguous
 from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, MASKS, MR, OPTIONS, VECTOR, program
@@ -35,6 +35,8 @@ def _forward(
 ) -> None:
     """As `forward`, with the output's strides and first element given: it may be a strided part of y."""
     queue, x = x.queue, _rows(x)
+    if depthwise_cpu.fits(g, queue):
+        return depthwise_cpu.forward(y, strides, start, x, w, bias, g, activation)
     row, m, q = _row(queue, x.dtype), g.o // g.groups, g.n * g.out[0] * g.out[1]
     rows = -(-m // row["MC"])
     mc = -(-m // (rows * MR)) * MR
@@ -63,6 +65,8 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw of a convolution; g and dw are contiguous."""
     queue, x = g.queue, _rows(x)
+    if depthwise_cpu.fits(form, queue):
+        return depthwise_cpu.weight_grad(dw, g, x, form)
     row, m, q = _row(queue, g.dtype), form.o // form.groups, form.n * form.out[0] * form.out[1]
     blocks = -(-form.taps // row["MC"])
     mc = -(-form.taps // (blocks * MR)) * MR

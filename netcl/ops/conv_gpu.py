@@ -14,9 +14,10 @@ from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import conv_residue, sources, tuning
 from netcl.ops.conv_shape import Geometry
-from netcl.ops.matmul_gpu import ACTS, OPTIONS
 from netcl.runtime.cache import get_kernel
 
+ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
+OPTIONS = ("-cl-mad-enable",)
 DIMS = struct.Struct("27q")  # Dims of conv_gpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
 FORWARD = (*(None,) * 4, *(INT64,) * 4, RECORD)

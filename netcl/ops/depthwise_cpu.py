@@ -1,0 +1,75 @@
+"""Depthwise convolutions on CPU devices: geometry and launches of depthwise_cpu.cl."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.dtypes import INT64, DType
+from netcl.core.profile import profile_of
+from netcl.core.tensor import Tensor
+from netcl.ops.conv_shape import Geometry
+from netcl.ops.matmul_cpu import ACTS, MASKS, OPTIONS, VECTOR, program
+from netcl.runtime.cache import get_kernel
+
+DIMS = struct.Struct("27q")  # Dims of depthwise_cpu.cl
+RECORD = np.dtype(f"V{DIMS.size}")
+FORWARD = (*(None,) * 4, *(INT64,) * 4, RECORD)
+WEIGHTS = (*(None,) * 3, *(INT64,) * 3, RECORD)
+BAND = 16384  # elements of a copied band of rows
+MOST = 64  # taps of the largest filter
+GRAIN = 1 << 14  # outputs per work-item
+SLACK = 32  # elements behind a row that vectors may read
+
+
+def fits(g: Geometry, queue: Any) -> bool:
+    """Whether these kernels can do it: one input channel per group, a filter and a row of x that are not huge."""
+    needed = ((g.kh - 1) * g.dilation[0] + 1) * _wide(g)
+    return g.depthwise and g.kh * g.kw <= MOST and needed <= BAND and profile_of(queue).local_mem >= 8 * BAND
+
+
+def forward(
+    y: Tensor, strides: Any, start: int, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
+) -> None:
+    """As conv_cpu's `_forward`; rows of x have unit stride."""
+    planes = max(1, GRAIN // (g.out[0] * g.out[1]))
+    count, extra = g.n * g.o, w if bias is None else bias
+    dims = _dims(g, x, strides, count, planes, ACTS[activation], bias is not None)
+    kernel = _kernel(x.queue, "depthwise", x.dtype, bias is not None or activation is not None, FORWARD)
+    launch(
+        kernel, x.queue, (-(-count // planes),), (1,), y.buffer, x.buffer, w.buffer, extra.buffer, y.offset + start,
+        x.offset, w.offset, extra.offset, dims,
+    )  # fmt: skip
+
+
+def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
+    """dw; g is contiguous, rows of x have unit stride."""
+    dims = _dims(form, x, g.strides, form.n, 1, 0, False)
+    launch(
+        _kernel(g.queue, "depthwise_weights", g.dtype, False, WEIGHTS), g.queue, (form.o,), (1,), dw.buffer, g.buffer,
+        x.buffer, dw.offset, g.offset, x.offset, dims,
+    )  # fmt: skip
+
+
+def _wide(g: Geometry) -> int:
+    """Elements of a copied row: the padded input, or what the windows of a part of an input gradient reach."""
+    reach = (g.out[1] - 1) * g.stride[1] + (g.kw - 1) * g.dilation[1] + 1
+    return max(g.w + g.padding[1], reach) + SLACK
+
+
+def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
+    element = "double" if dtype.itemsize == 8 else "float"
+    masks = f"{MASKS[element]}{VECTOR[element]}"
+    source = program("depthwise_cpu.cl", dtype, epilogue, MASKS=masks, BAND=BAND, MOST=MOST)
+    return get_kernel(queue, source, name, types, OPTIONS)
+
+
+def _dims(g: Geometry, x: Tensor, strides: Any, count: int, planes: int, act: int, bias: bool) -> bytes:
+    band = (BAND // _wide(g) - (g.kh - 1) * g.dilation[0] - 1) // g.stride[0] + 1
+    return DIMS.pack(
+        count, g.o, g.o // g.c, g.h, g.w, g.kh, g.kw, *g.stride, *g.padding, *g.dilation, *g.out, *x.strides[:3],
+        *strides, planes, _wide(g), band, act, bias,
+    )  # fmt: skip
