@@ -1,0 +1,100 @@
+// random.cl: Philox4x32-10 numbers, the same on every device and on NumPy.
+// Block b of a stream is philox(counter = (b lo, b hi, 0, 0), key = seed), four 32-bit words; element i of a draw is
+// word i % 4 of block first + i / 4. A work-item makes W blocks: word l of block j goes to lane j of vector x_l.
+//   FORM 0 uniform:   out = a + (b - a) * u,  u = (x >> 8) * 2^-24 in [0, 1)
+//   FORM 1 normal:    out = a + b * sqrt(-2 log u1) * (cos, sin)(2 pi u2), words (0, 1) and (2, 3); u1 in (0, 1]
+//   FORM 2 bernoulli: out = u < a
+//   FORM 3 integers:  out = low + floor(x * range / 2^32)
+//   FORM 4 dropout:   out = u < a ? 0 : in * b
+// Launch: global = ceil(blocks / W) items (CPU devices: each item walks STEP of them). T is float x W.
+// Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+
+static inline void philox(ulong block, uint k0, uint k1, uint* x) {
+    uint c0 = (uint)block, c1 = (uint)(block >> 32), c2 = 0, c3 = 0;
+    for (int round = 0; round < 10; round++) {
+        ulong p = (ulong)0xD2511F53u * c0, q = (ulong)0xCD9E8D57u * c2;
+        c0 = (uint)(q >> 32) ^ c1 ^ k0;
+        c1 = (uint)q;
+        c2 = (uint)(p >> 32) ^ c3 ^ k1;
+        c3 = (uint)p;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    x[0] = c0; x[1] = c1; x[2] = c2; x[3] = c3;
+}
+
+// sin and cos of 2 pi u for u in [0, 1): a quarter turn at a time, so the reduction is exact.
+static inline T turn(T u, int quarter) {
+    T t = u * 4.0f + 12582912.0f;
+    M q = (AS_M(t) & 3) + quarter;
+    T r = (u * 4.0f - (t - 12582912.0f)) * 1.57079633f;
+    T z = r * r;
+    T s = z * 2.72503840e-6f - 1.98400918e-4f;
+    s = s * z + 8.33333189e-3f;
+    s = s * z - 1.66666667e-1f;
+    s = s * z * r + r;
+    T c = z * -2.76966464e-7f + 2.48040615e-5f;
+    c = c * z - 1.38888945e-3f;
+    c = c * z + 4.16666667e-2f;
+    c = c * z * z - 0.5f * z + 1.0f;
+    T y = (q & 1) == 0 ? s : c;
+    return (q & 2) == 0 ? y : -y;
+}
+
+static inline T unit(const uint* x) {   // [0, 1) from the high 24 bits
+    float u[W] __attribute__((aligned(64)));
+    for (int j = 0; j < W; j++) u[j] = (float)(x[j] >> 8) * 5.9604644775390625e-8f;
+    return *(const T*)u;
+}
+
+static inline void distribute(const uint (*x)[W], T* y, T a, T b) {
+#if FORM == 1
+    for (int pair = 0; pair < 4; pair += 2) {
+        T radius = f_sqrt(-2.0f * f_log(unit(x[pair]) + 5.9604644775390625e-8f)) * b;
+        T angle = unit(x[pair + 1]);
+        y[pair] = a + radius * turn(angle, 1);
+        y[pair + 1] = a + radius * turn(angle, 0);
+    }
+#else
+    for (int l = 0; l < 4; l++) {
+        T u = unit(x[l]);
+#if FORM == 0
+        y[l] = a + (b - a) * u;
+#elif FORM == 2
+        y[l] = u < a ? (T)(1.0f) : (T)(0.0f);
+#else
+        y[l] = u < a ? (T)(0.0f) : b;
+#endif
+    }
+#endif
+}
+
+__kernel void random(__global const IN* restrict in, __global OUT* restrict out, long in_offset, long n, long first,
+                     uint k0, uint k1, float a, float b, long low, ulong range) {
+    for (int step = 0; step < STEP; step++) {
+        long block = ((long)get_global_id(0) * STEP + step) * W;
+        if (block * 4 >= n) return;
+        uint x[4][W], words[4];
+        for (int j = 0; j < W; j++) {
+            philox((ulong)(first + block + j), k0, k1, words);
+            for (int l = 0; l < 4; l++) x[l][j] = words[l];
+        }
+#if FORM != 3
+        T y[4];
+        distribute(x, y, (T)(a), (T)(b));
+#endif
+        for (int j = 0; j < W; j++)
+            for (int l = 0; l < 4; l++) {
+                long i = (block + j) * 4 + l;
+                if (i >= n) return;
+#if FORM == 3
+                out[i] = (OUT)(low + (long)((x[l][j] * range) >> 32));
+#elif FORM == 4
+                float v = ((const float*)&y[l])[j];
+                STORE_OUT(out, i, v == 0.0f ? 0.0f : v * LOAD_IN(in, in_offset + i));
+#else
+                STORE_OUT(out, i, ((const float*)&y[l])[j]);
+#endif
+            }
+    }
+}
