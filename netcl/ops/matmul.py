@@ -6,6 +6,7 @@ device. Transposed, sliced and broadcast operands are read in place; only their 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import matmul_cpu, matmul_gpu
 from netcl.ops.elementwise import assign, cast, contiguous
+from netcl.ops.matrix_units import probe
 
 ACTIVATIONS = ("relu", "gelu", "silu")  # what an epilogue can apply, by the names of the primitive table
 assert all(name in primitives.TABLE for name in ACTIVATIONS)
@@ -27,7 +29,7 @@ assert all(name in primitives.TABLE for name in ACTIVATIONS)
 
 @dataclass(frozen=True)
 class Product:
-    """C[z] = A[z] B[z] for every batch index z: sizes and strides in elements, nothing of where the data lies.
+    """C[z] = A[z] B[z] for every batch index z: sizes and strides in elements, and the alignment of the data.
 
     `batch` holds (length, stride of A, stride of B, stride of C) of at most two axes, outermost first.
     """
@@ -43,6 +45,7 @@ class Product:
     activation: str | None = None
     bias: bool = False
     accumulate: bool = False
+    starts: tuple[int, int, int] = (8, 8, 8)  # the first elements of A, B and C lie at multiples of these (8 at most)
 
     @property
     def count(self) -> int:
@@ -133,7 +136,9 @@ def _launch(
     """Look up or make the plan for these layouts, and run it."""
     queue = a.queue
     plans = queue.netcl_state.plans
-    key = ("gemm", a.shape, a.strides, b.shape, b.strides, c.strides, a.dtype, activation, bias is None, accumulate)
+    starts = (a.offset & 7, b.offset & 7, c.offset & 7)
+    key = ("gemm", a.shape, a.strides, b.shape, b.strides, c.strides, a.dtype, activation, bias is None, accumulate,
+           starts, probe.mode())  # fmt: skip
     plan = plans.get(key)
     if plan is None:
         products = describe(a, b, c, activation, bias is not None, accumulate)
@@ -152,9 +157,12 @@ def describe(
     axes = _merge([(n, *s) for n, *s in zip(lead, *strides, c.strides[:-2])])
     outer, inner = axes[:-2], axes[-2:]
     (sam, sak), (sbk, sbn) = a.strides[-2:], b.strides[-2:]
+    start_a, start_b, start_c = (
+        math.gcd(8, t.offset, *(axis[i] for axis in outer)) for t, i in ((a, 1), (b, 2), (c, 3))
+    )
     base = Product(
         c.shape[-2], c.shape[-1], a.shape[-1], (sam, sak), (sbk, sbn), c.strides[-2], tuple(inner), a.dtype, activation,
-        bias, accumulate,
+        bias, accumulate, (start_a, start_b, start_c),
     )  # fmt: skip
     offsets = [(0, 0, 0)]
     for n, *steps in outer:

@@ -1,55 +1,148 @@
-"""Matrix products on GPUs: geometry and launch of matmul_gpu.cl."""
+"""Matrix products on GPUs: which family of kernels computes a product, and the portable one (matmul_gpu.cl).
+
+Families, best first: warpgroup units, warp units (ops/matrix_units, NVIDIA), ordinary arithmetic (any device). A family
+that cannot compute the product or fails to build leaves it to the next one.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT32, INT64, compute_dtype, is_float
-from netcl.core.kernels import dialect
-from netcl.core.profile import profile_of
+from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, FLOAT64, INT64, compute_dtype, is_float
+from netcl.core.errors import NetclError
+from netcl.core.memory import empty_buffer
+from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import matmul_simple, sources, tuning
+from netcl.ops import matmul_simple, sources
+from netcl.ops.matmul_parts import batch_axes, epilogue, sum_parts
+from netcl.ops.matrix_units import mma, probe, wgmma
+from netcl.ops.matrix_units.precision import matmul_precision
+from netcl.ops.tiling import Tiling, cut, depth_of
 from netcl.runtime.cache import get_kernel
 
 if TYPE_CHECKING:
     from netcl.ops.matmul import Product
 
-ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 OPTIONS = ("-cl-mad-enable",)
-DIMS = struct.Struct("18q")  # Dims of matmul_gpu.cl
-TYPES = (*(None,) * 4, *(INT64,) * 4, FLOAT32, np.dtype(f"V{DIMS.size}"))
+DIMS = struct.Struct("15q6i")  # Dims of matmul_gpu.cl
+RECORD = np.dtype(f"V{DIMS.size}")
+GEMM = (*(None,) * 4, *(INT64,) * 4, FLOAT32, RECORD)
+ROWS = {
+    FLOAT64: ("matmul_gpu_double",),
+    FLOAT32: ("matmul_gpu", "matmul_gpu_medium", "matmul_gpu_small"),
+    FLOAT16: ("matmul_gpu", "matmul_gpu_medium", "matmul_gpu_small"),
+}
+Run = Callable[..., None]
 
 
-def plan(queue: Any, p: Product) -> Any:
+def plan(queue: Any, p: Product) -> Run:
     """A function (queue, c, a, b, bias, offsets of c a b, alpha) that launches `p`."""
     if not is_float(p.dtype):
         return matmul_simple.plan(queue, p)
-    row = tuning.parameters("matmul_gpu", profile_of(queue))
-    element = C_NAME[compute_dtype(p.dtype)]
-    defines: dict[str, Any] = {"S": C_NAME[p.dtype], "E": element, **row}
-    functions = ""
-    if p.bias or p.activation is not None:
-        functions, defines["EPILOGUE"] = dialect.preamble(frozenset({"RELU", "GELU", "SILU"}), element, 1), 1
-    kernel = get_kernel(queue, sources.load("matmul_gpu.cl", preamble=functions, **defines), "gemm", TYPES, OPTIONS)
-    items = (row["BN"] // row["RN"], row["BM"] // row["RM"])
-    grid = (-(-p.n // row["BN"]) * items[0], -(-p.m // row["BM"]) * items[1], p.count)
-    outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]
-    dims = DIMS.pack(
-        p.m, p.n, p.k, *p.a, *p.b, p.c, inner[0], outer[1], inner[1], outer[2], inner[2], outer[3], inner[3],
-        p.accumulate, ACTS[p.activation], p.bias,
-    )  # fmt: skip
+    profile = profile_of(queue)
+    choices = candidates(p, profile)
+    if not probe.insisting():
+        choices.append(_portable(p, profile))
+    if not choices:
+        raise NetclError(f"matmul: no family of {probe.mode()[1]} computes {p}.")
+    for name, tiling, make in sorted(choices, key=lambda choice: choice[1].cost):
+        try:
+            return make(queue, p, tiling)
+        except NetclError as error:
+            if name == "portable" or probe.insisting():
+                raise
+            probe.give_up(name, error)
+    return _portable_plan(queue, p, _portable(p, profile)[1])
 
-    def run(
-        queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, oc: int, oa: int, ob: int, alpha: float
-    ) -> None:
+
+def candidates(p: Product, profile: DeviceProfile) -> list[tuple[str, Tiling, Callable[[Any, Product, Tiling], Run]]]:
+    """(family, tiling, function that makes the plan) of the matrix-unit kernels that can compute `p`."""
+    families, found = probe.available(profile), []
+    precision = matmul_precision() if p.dtype == FLOAT32 else "high"
+    if p.dtype == FLOAT64 or precision == "highest" or p.k == 0:
+        return []
+    for name, module in (("wgmma", wgmma), ("mma", mma)):
+        if name in families and (probe.serves(name, C_NAME[p.dtype], profile) or probe.insisting()):
+            tiling = module.tiling(p, profile, precision)
+            if tiling is not None:
+                found.append((name, tiling, module.plan))
+    return found
+
+
+def _portable(p: Product, profile: DeviceProfile) -> tuple[str, Tiling, Callable[[Any, Product, Tiling], Run]]:
+    return "portable", cut(ROWS[p.dtype], profile, p.m, p.n, p.k, p.count)[0], _portable_plan
+
+
+def _portable_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+    row, splits = tiling.row, tiling.splits
+    depth = depth_of(p.k, splits, row["BK"])
+    splits = max(1, -(-p.k // depth)) if depth else 1
+    kernel, total = _kernel(queue, p, row, splits > 1), sum_parts(queue, p, splits) if splits > 1 else None
+    tiles_m, tiles_n = -(-p.m // row["BM"]), -(-p.n // row["BN"])
+    items, size = row["BM"] // row["RM"] * (row["BN"] // row["RN"]), p.m * p.n * p.count
+    grid = (tiles_m * tiles_n * items, p.count * splits)
+    dims = _dims(p, tiles_m, tiles_n, splits, depth)
+    element = compute_dtype(p.dtype)
+
+    def run(queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Any, oc: int, oa: int, ob: int, alpha: float) -> None:
         extra = a if bias is None else bias
+        target, start = (c.buffer, oc) if total is None else (empty_buffer(queue, splits * size * element.itemsize), 0)
         launch(
-            kernel, queue, grid, (*items, 1), c.buffer, a.buffer, b.buffer, extra.buffer,
-            oc, oa, ob, extra.offset, alpha, dims,
+            kernel, queue, grid, (items, 1), target, a.buffer, b.buffer, extra.buffer,
+            start, oa, ob, extra.offset, alpha, dims,
         )  # fmt: skip
+        if total is not None:
+            total(queue, c, target, extra, oc, alpha)
 
     return run
+
+
+def _dims(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> bytes:
+    outer, inner = batch_axes(p)
+    c0, c1, c_m = (inner[0] * p.m * p.n, p.m * p.n, p.n) if splits > 1 else (outer[3], inner[3], p.c)
+    return DIMS.pack(
+        p.m, p.n, p.k, *p.a, *p.b, c_m, outer[1], inner[1], outer[2], inner[2], c0, c1, p.m * p.n * p.count,
+        inner[0], tiles_m, tiles_n, splits, depth, p.accumulate,
+    )  # fmt: skip
+
+
+def _kernel(queue: Any, p: Product, row: dict[str, int], partial: bool) -> Any:
+    (a_m, a_k), (b_k, b_n), (start_a, start_b, start_c) = p.a, p.b, p.starts
+    c_steps = (p.n, p.m * p.n) if partial else (p.c, *(axis[3] for axis in p.batch), start_c)
+    a_axes, b_axes = [axis[1] for axis in p.batch], [axis[2] for axis in p.batch]
+    forms = {
+        "A_ALONG_K": int(a_k == 1), "B_ALONG_K": int(b_k == 1 and b_n != 1),
+        "A_VEC": _vector(a_k, a_m, p.k, p.m, [start_a, *a_axes]),
+        "B_VEC": _vector(b_n, b_k, p.n, p.k, [start_b, *b_axes]),
+        "C_VEC": int(p.n % 4 == 0 and all(s % 4 == 0 for s in c_steps)),
+    }  # fmt: skip
+    source = _source(p, {"RASTER": 8, **{k: row[k] for k in ("BM", "BN", "BK", "RM", "RN")}}, partial=partial, **forms)
+    return get_kernel(queue, source, "gemm", GEMM, OPTIONS)
+
+
+def _vector(first: int, second: int, along_first: int, along_second: int, others: list[int]) -> int:
+    """4 where one axis runs along memory in whole fours and everything else moves by fours, else 1."""
+    whole, length, other = (along_first, along_second, second) if first == 1 else (along_second, along_first, first)
+    steps = [other, *others] if length > 1 else others
+    return 4 if 1 in (first, second) and whole % 4 == 0 and all(s % 4 == 0 for s in steps) else 1
+
+
+def _source(p: Product, row: dict[str, int], partial: bool = False, **forms: int) -> str:
+    element, storage = C_NAME[compute_dtype(p.dtype)], C_NAME[p.dtype]
+    reach = sum(abs(s) * n for s, n in zip((*p.a, *p.b), (p.m, p.k, p.k, p.n)))
+    defines: dict[str, Any] = {
+        "S": storage, "E": element, "OUT": element if partial else storage, "I": "long" if reach >= 1 << 31 else "int",
+        "A_ALONG_K": 0, "B_ALONG_K": 0, **row, **forms,
+    }  # fmt: skip
+    preamble = ""
+    if partial:
+        defines["PARTIAL"] = 1
+    else:
+        preamble, more = epilogue(p.bias, p.activation, element)
+        defines |= more
+    return sources.load("matmul_gpu.cl", preamble=preamble, **defines)

@@ -39,19 +39,26 @@ class Footprint:
     shrink: tuple[tuple[str, int], ...]  # (size, least value), halved in turn; a size stays a multiple of its least
 
 
-_TILES = Footprint(  # of the portable GPU tiles, with local memory as for double elements
-    items=lambda p: p["BM"] // p["RM"] * (p["BN"] // p["RN"]),
-    local=lambda p: 8 * p["BK"] * (p["BM"] + 1 + p["BN"]),
-    shrink=(("BM", 4), ("BN", 4), ("BK", 4)),
-)
+def _tiles(bytes_per_k: int) -> Footprint:
+    """Of the portable GPU tiles: `bytes_per_k` per row or column and step of k in local memory."""
+    return Footprint(
+        items=lambda p: p["BM"] // p["RM"] * (p["BN"] // p["RN"]),
+        local=lambda p: bytes_per_k * p["BK"] * (p["BM"] + p["BN"]),
+        shrink=(("BM", 4), ("BN", 4), ("BK", 4)),
+    )
+
+
 FOOTPRINTS: dict[str, Footprint] = {
     "matmul_cpu": Footprint(
         items=lambda p: 1,
         local=lambda p: 4 * p["KC"] * (p["MC"] + 16 * p["NP"]),
         shrink=(("NP", 1), ("MC", 6), ("KC", 8)),
     ),
-    "matmul_gpu": _TILES,
-    "conv_gpu": _TILES,
+    "matmul_gpu": _tiles(8),  # two buffers of floats
+    "matmul_gpu_medium": _tiles(8),
+    "matmul_gpu_small": _tiles(8),
+    "matmul_gpu_double": _tiles(16),
+    "conv_gpu": _tiles(8),
 }
 
 

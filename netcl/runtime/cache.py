@@ -15,7 +15,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,9 @@ HEADER = len(MAGIC) + 32 + 32  # magic, key, sha256 of the payload
 LIMIT = 512 << 20  # bytes on disk; NETCL_CACHE_MB overrides it
 KEEP = 0.9  # eviction goes down to this share of the limit, so that it does not run at every write
 STALE = 3600.0  # seconds after which a draft was left behind by a process that died
+
+
+Edit = Callable[[bytes], bytes]
 
 
 @dataclass
@@ -96,10 +99,15 @@ class ProgramCache:
             self._limit = int(text) << 20 if text.isdigit() else LIMIT
         return self._limit
 
-    def get_program(self, ctx: Any, src_code: str, device: Any, options: Sequence[str] | str = ()) -> Any:
-        """The built `cl.Program` of `src_code` for `device`. Raises BuildError with options, device and full log."""
+    def get_program(
+        self, ctx: Any, src_code: str, device: Any, options: Sequence[str] | str = (), edit: Edit | None = None
+    ) -> Any:
+        """The built `cl.Program` of `src_code` for `device`. Raises BuildError with options, device and full log.
+
+        `edit` changes the driver's binary before it is loaded and kept (see ops/matrix_units/edit.py).
+        """
         options = (options,) if isinstance(options, str) else tuple(options)
-        where = (ctx, device, src_code, options)
+        where = (ctx, device, src_code, options, edit)
         program = self._programs.get(where)
         if program is not None:
             self.stats.memory_hits += 1
@@ -110,8 +118,10 @@ class ProgramCache:
         with self._lock:
             if where not in self._programs:  # another thread may have built it meanwhile
                 start = time.perf_counter()
-                key = program_key(src_code, options, device)
-                self._programs[where] = self._load(ctx, key, device) or self._build(ctx, src_code, key, device, options)
+                key = program_key(src_code, (*options, edit.__name__) if edit else options, device)
+                self._programs[where] = self._load(ctx, key, device) or self._build(
+                    ctx, src_code, key, device, options, edit
+                )
                 self.stats.seconds += time.perf_counter() - start
             return self._programs[where]
 
@@ -146,7 +156,9 @@ class ProgramCache:
         self.stats.disk_hits += 1
         return cl.Program(raw)
 
-    def _build(self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...]) -> Any:
+    def _build(
+        self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...], edit: Edit | None = None
+    ) -> Any:
         import pyopencl as cl
 
         # The raw class, because `build` keeps a cache of its own and turns compiler remarks into warnings.
@@ -159,6 +171,13 @@ class ProgramCache:
         devices: Any = raw.get_info(cl.program_info.DEVICES)
         binaries: Any = raw.get_info(cl.program_info.BINARIES)
         binary = dict(zip(devices, binaries)).get(device)
+        if edit:
+            binary = edit(bytes(binary or b""))
+            raw = cl._cl._Program(ctx, [device], [binary])
+            try:
+                raw._build(options=b"", devices=[device])
+            except cl.Error as error:
+                raise self._failure(cl, raw, source, key, device, (*options, "edited"), error) from None
         if binary:
             self._store(key, encode(key, bytes(binary)))
         return cl.Program(raw)
@@ -250,7 +269,9 @@ def kernel_names(source: str) -> list[str]:
 cacher = ProgramCache()
 
 
-def get_kernel(queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...] = ()) -> Kernel:
+def get_kernel(
+    queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...] = (), edit: Edit | None = None
+) -> Kernel:
     """The kernel `name` of `source` for `queue`, built on first use and then kept with the queue.
 
     `types` names each argument once: None for memory, a dtype for a scalar. Every queue has kernel objects of its own,
@@ -259,16 +280,18 @@ def get_kernel(queue: Any, source: str, name: str, types: Sequence[Any], options
     try:
         return queue.netcl_kernels[source, name, options]  # type: ignore[no-any-return]
     except (AttributeError, KeyError):
-        return _make_kernel(queue, source, name, types, options)
+        return _make_kernel(queue, source, name, types, options, edit)
 
 
-def _make_kernel(queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...]) -> Kernel:
+def _make_kernel(
+    queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...], edit: Edit | None
+) -> Kernel:
     import pyopencl as cl
 
     from netcl.core.backend.opencl import Kernel
 
     debug.log(debug.SOURCE, f"{name} {' '.join(options)}\n{source}")
-    program = cacher.get_program(queue.context, source, queue.device, options)
+    program = cacher.get_program(queue.context, source, queue.device, options, edit)
     try:
         kernel = Kernel(program, name, types)
     except cl.Error as error:

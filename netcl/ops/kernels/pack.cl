@@ -1,0 +1,133 @@
+// pack.cl: operands copied into the layout that the matrix-unit kernels want: along k, rows padded to `pitch` elements.
+//
+//   to[part][z][row][k] = part of from[z, row, k]     z: batch index or phase
+//
+// PARTS 1 copies (ROUND: to TF32), PARTS 3 splits a float x into high + low, both TF32, low = 0 where x is not finite.
+// The source is any strided array. MAP_ROWS and MAP_K make rows or k the pixels of padded images (convolution): pixel p is
+// (image, h, w) = (p / (height * pitch), ...) at source position (h * sh + rh, w * sw + rw), phase z = (rh, rw), and zero
+// outside the image. Tiles of 32 rows by 64 of k pass through local memory, except where the source runs along k.
+// Launch: local (256, 1), global (tiles along k * tiles along rows * 256, z).
+#define TILE_K 64
+#define TILE_R 32
+
+typedef struct {
+    long row_step, k_step, z0_step, z1_step;   // of the source; for pixels row_step or k_step is that of w
+    long image_step, h_step, part_step;
+    int rows, k, inner, row_pitch;             // row_pitch: elements of a packed row
+    int width, height, W, H;                   // padded row and image; extents of the source
+    int sh, sw, tiles_k, images;
+} Pack;
+
+#ifdef FLOAT
+#define WORD float
+#define EXPONENT 0x7f800000u
+static inline float high_part(float v) {
+    uint x = as_uint(v), h = (x + 0x1000u) & 0xffffe000u;
+    if ((h & EXPONENT) == EXPONENT) h = (x & 0xffffe000u) | ((x & 0x7fffffffu) > EXPONENT ? 0x400000u : 0u);
+    return as_float(h);
+}
+static inline float low_part(float v, float h) {
+    return (as_uint(h) & EXPONENT) == EXPONENT ? 0.0f : as_float((as_uint(v - h) + 0x1000u) & 0xffffe000u);
+}
+#else
+#define WORD ushort
+#endif
+
+#define NOWHERE (-0x7fffffffffffffffL)
+// offset of pixel p in the source, NOWHERE where it is padding
+static inline long pixel_at(int p, int phase, long w_step, const Pack* P) {
+    const int size = P->width * P->height, image = p / size, rest = p - image * size;
+    const int h = rest / P->width * P->sh + phase / P->sw, w = rest % P->width * P->sw + phase % P->sw;
+    const bool inside = image < P->images && h < P->H && w < P->W;
+    return inside ? image * P->image_step + h * P->h_step + w * w_step : NOWHERE;
+}
+#ifdef MAP_ROWS
+#define ROW_OFFSET(r) pixel_at(r, phase, P.row_step, &P)
+#else
+#define ROW_OFFSET(r) ((r) * P.row_step)
+#endif
+#ifdef MAP_K
+#define K_OFFSET(k) pixel_at(k, phase, P.k_step, &P)
+#else
+#define K_OFFSET(k) ((k) * P.k_step)
+#endif
+
+static inline void put(__global WORD* to, long at, WORD v, long part_step) {
+#if PARTS == 3
+    const float h = high_part(v);
+    to[at] = h;
+    to[at + part_step] = low_part(v, h);
+#elif defined(ROUND)
+    to[at] = high_part(v);
+#else
+    to[at] = v;
+#endif
+}
+
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
+    __global WORD* to, __global const WORD* from, long origin, const Pack P) {
+    const int tile = get_group_id(0), z = get_group_id(1), x = get_local_id(0) & 31, y = get_local_id(0) >> 5;
+    const int k0 = tile % P.tiles_k * TILE_K, r0 = tile / P.tiles_k * TILE_R;
+#if defined(MAP_ROWS) || defined(MAP_K)
+    const int phases = P.sh * P.sw, phase = z % phases;
+    from += origin + z / phases * P.z0_step;
+#else
+    from += origin + z / P.inner * P.z0_step + z % P.inner * P.z1_step;
+#endif
+    to += (long)z * P.rows * P.row_pitch;
+#ifdef ALONG_K
+#pragma unroll
+    for (int i = 0; i < TILE_K; i += 32) {
+        const int k = k0 + x + i;
+        const long k_at = k < P.k ? K_OFFSET(k) : NOWHERE;
+#pragma unroll
+        for (int j = 0; j < TILE_R; j += 8) {
+            const int r = r0 + y + j;
+            if (r < P.rows && k < P.row_pitch) {
+                const WORD v = k_at != NOWHERE ? from[k_at + ROW_OFFSET(r)] : 0;
+                put(to, (long)r * P.row_pitch + k, v, P.part_step);
+            }
+        }
+    }
+#else
+    __local WORD tile_in[TILE_K][TILE_R + 1];
+    const int r = r0 + x;
+    const long r_at = r < P.rows ? ROW_OFFSET(r) : NOWHERE;
+#pragma unroll
+    for (int i = 0; i < TILE_K; i += 8) {
+        const int k = k0 + y + i;
+        tile_in[y + i][x] = k < P.k && r_at != NOWHERE ? from[r_at + K_OFFSET(k)] : 0;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (int j = 0; j < TILE_R; j += 8)
+#pragma unroll
+        for (int i = 0; i < TILE_K; i += 32) {
+            const int row = r0 + y + j, k = k0 + x + i;
+            if (row < P.rows && k < P.row_pitch) put(to, (long)row * P.row_pitch + k, tile_in[x + i][y + j], P.part_step);
+        }
+#endif
+}
+
+// weights of a convolution: to[part][g][row][tap * channels + c] = from[g, row, c, tap], zero for c >= real
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack_weights(
+    __global WORD* to, __global const WORD* from, __global const int* tap_at, long origin, long g_step, long row_step,
+    long c_step, int rows, int taps, int channels, int real, int total, long part_step) {
+    const int i = get_global_id(0);
+    if (i >= total) return;
+    const int c = i % channels, rest = i / channels, tap = rest % taps, gr = rest / taps, g = gr / rows, row = gr % rows;
+    const WORD v = c < real ? from[origin + g * g_step + row * row_step + c * c_step + tap_at[tap]] : 0;
+    put(to, i, v, part_step);
+}
+
+// dW[g, oc, c, tap] = sum of parts[g, tap * channels + c, oc]
+__kernel void sum_weights(__global const float* part, __global S* out, __global const int* tap_at, long origin, long step,
+                          int parts, long g_step, long oc_step, long c_step, int rows, int N, int channels, int real, int total) {
+    const int i = get_global_id(0);
+    if (i >= total) return;
+    const int oc = i % N, rest = i / N, row = rest % rows, g = rest / rows, tap = row / channels, c = row % channels;
+    if (c >= real) return;
+    float sum = 0.0f;
+    for (int p = 0; p < parts; p++) sum += part[p * step + i];
+    STORE(out, origin + g * g_step + oc * oc_step + c * c_step + tap_at[tap], sum);
+}

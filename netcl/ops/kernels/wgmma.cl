@@ -1,0 +1,414 @@
+// wgmma.cl: C = act(alpha * A B + bias) or C += alpha * A B on NVIDIA's warpgroup matrix units (compute capability 9.0).
+//
+// A group has 384 work-items: warpgroup 0 copies boxes of A and B to shared memory (bulk copies, ST stages deep), warpgroups
+// 1 and 2 multiply. Each multiplying warpgroup holds MW blocks of 64 rows by NW columns; WM x WN = 2 x 1 or 1 x 2 places the
+// two side by side. A step of the k loop ("slice") is 128 bytes of k: 32 floats or 64 16-bit elements. Groups are persistent:
+// they walk the tiles until none is left, so copies for the next tile overlap the stores of this one.
+//
+//   16-bit: both operands come from shared memory in either orientation (A_ALONG_M, B_ALONG_N), sums stay in the unit.
+//   float:  A is raw and comes through registers, where it is rounded to TF32 (PARTS 1) or split into two TF32 parts, high and
+//           low (PARTS 3); B is packed by pack.cl, along k, its low part BLO elements behind the high one. Three products
+//           (low high, high low, high high) of one slice are summed by the unit and then added to ordinary float sums,
+//           because the unit truncates when it accumulates. A result that is not a number is computed again with plain float
+//           arithmetic (`exact`), since infinity times a zero low part is no number where the plain product is infinite.
+//
+// Tables (convolution): TABLE_K: slice t of A lies at table[t] + (0, row); TABLE_M: 64-row block i of A at table[i] + (k, 0).
+// Output: C[row * row_step + col * col_step] (SWAP 0: col_step 1; SWAP 1: neighbours in a column are rows), or for PIXELS
+// rows are pixels of a padded image. PARTIAL: plain sums of one part of k, for a reduction afterwards.
+// Launch: any number of groups of 384. Layouts of shared memory and registers: PTX ISA 8.3, section 9.7.15.
+#ifndef NAME
+#define NAME gemm_wgmma
+#endif
+#ifndef MW
+#define MW 1
+#endif
+#ifndef WM
+#define WM 2
+#endif
+#define WN (2 / WM)
+#define BM (64 * MW * WM)
+#define BN (NW * WN)
+#define SUMS (MW * NW / 2)
+#define B_PARTS (PARTS == 3 ? 2 : 1)
+#define STAGE (128 * (BM + B_PARTS * BN))
+#ifdef TF32
+#define BK 32
+#else
+#define BK 64
+#endif
+#ifndef RASTER
+#define RASTER 8    // rows of tiles that neighbouring groups share, for the cache
+#endif
+
+typedef struct {
+    uint amap[32], bmap[32];            // tensor maps without addresses
+    int M, N, slices, split;            // sizes, number of slices, slices per part
+    int tiles_m, tiles_n, tiles, inner; // tiles in all, inner batch length
+    int parts, az, aw, bz;              // parts of k; 1 where A and B walk the batch axes, 0 where they repeat
+    int bw, pitch, height, OH;          // pixels: padded row and image sizes
+    int OW, IMAGES, bias_row, accumulate;
+    int adim[4], bdim[4];               // extents in boxes' coordinates, for `exact`
+    long astep[3], bstep[3], blo;       // and steps in elements
+    long row_step, col_step, c0, c1, part_step, image_step, h_step;
+} Job;
+
+// descriptor of a matrix in shared memory with 128-byte swizzle: start, leading and stride offsets
+#define MATRIX(at, lead, stride) \
+    ((((ulong)(at) >> 4) & 0x3fff) | (ulong)((lead) >> 4) << 16 | (ulong)((stride) >> 4) << 32 | (ulong)1 << 62)
+
+#ifdef TF32
+#define EXPONENT 0x7f800000u
+// x rounded to TF32: NaN stays NaN, infinity infinity, and what would round up to infinity is truncated
+static inline uint high_part(uint x) {
+    uint h = (x + 0x1000u) & 0xffffe000u;
+    if ((h & EXPONENT) == EXPONENT) h = (x & 0xffffe000u) | ((x & 0x7fffffffu) > EXPONENT ? 0x400000u : 0u);
+    return h;
+}
+static inline uint low_part(uint x, uint h) {
+    return (h & EXPONENT) == EXPONENT ? 0u : as_uint(as_float(x) - as_float(h)) + 0x1000u;
+}
+#endif
+
+#if defined(TABLE_K)
+#define A_AT(t, i) const int4 at_ = table[t]; const int ax = at_.x, ay = at_.y + m0 + (i) * 64, az = at_.z, aw = at_.w
+#elif defined(TABLE_M)
+#define A_AT(t, i) const int4 at_ = table[m0 / 64 + (i)]; const int ax = at_.x + (t) * BK, ay = at_.y, az = at_.z, aw = at_.w
+#else
+#define A_AT(t, i) const int ax = (t) * BK, ay = m0 + (i) * 64, az = z1 * J.az, aw = z0 * J.aw
+#endif
+
+#if PARTS == 3
+// element (row, col) of the product over slices t0..t1 in plain float arithmetic
+static inline float exact(__global const float* A, __global const float* B, __global const int4* table, const Job* job, int row,
+                   int col, int t0, int t1, int z0, int z1) {
+#define J (*job)
+    const int m0 = row & ~63;
+    float sum = 0.0f;
+    for (int t = t0; t < t1; t++) {
+        A_AT(t, 0);
+        for (int e = 0; e < BK; e++) {
+#ifdef A_ALONG_M
+            const int x = row, y = t * BK + e;
+#else
+            const int x = ax + e, y = ay + (row & 63);
+#endif
+            const int k = t * BK + e;
+            if (x < 0 || y < 0 || x >= J.adim[0] || y >= J.adim[1] || k >= J.bdim[0]) continue;
+            const float a = A[x + y * J.astep[0] + az * J.astep[1] + aw * J.astep[2]];
+            __global const float* b = B + (k + col * J.bstep[0] + z1 * J.bz * J.bstep[1] + z0 * J.bw * J.bstep[2]);
+            sum = fma(a, b[0] + b[J.blo], sum);
+        }
+    }
+    return sum;
+#undef J
+}
+#endif
+
+#define DECODE(tile) \
+    const int per_ = J.tiles_m * J.tiles_n, zs_ = (tile) / per_, rest_ = (tile) - zs_ * per_; \
+    const int z_ = zs_ / J.parts, part = zs_ - z_ * J.parts, z0 = z_ / J.inner, z1 = z_ - z0 * J.inner; \
+    const int first_ = rest_ / (RASTER * J.tiles_n) * RASTER, high_ = min(J.tiles_m - first_, RASTER); \
+    const int r_ = rest_ - first_ * J.tiles_n, m0 = (first_ + r_ % high_) * BM, n0 = r_ / high_ * BN; \
+    const int t0 = part * J.split, t1 = min(t0 + J.split, J.slices)
+
+// one value of the result: scaled, added to what was there, biased, activated
+static inline float finished(float v, float alpha, float old, float bias) {
+    v = v * alpha + old;
+#ifdef EPILOGUE
+    v = ACT(v + bias);
+#endif
+    return v;
+}
+
+#ifdef PIXELS
+// offset of the pixel of row `r`, or -1 where the row is padding
+static inline long row_at(int r, const Job* job) {
+    const int image = r / (job->pitch * job->height), rest = r - image * job->pitch * job->height;
+    const int h = rest / job->pitch, w = rest - h * job->pitch;
+    const bool inside = r < job->M && h < job->OH && w < job->OW;
+    return inside ? image * job->image_step + h * job->h_step + w * job->row_step : -1;
+}
+#define ROW_AT(r) row_at(r, &J)
+#else
+#define ROW_AT(r) ((r) < J.M ? (r) * J.row_step : -1L)
+#endif
+#define COL_STEP (SWAP ? J.col_step : 1)
+#define OLD(at, ok) (J.accumulate && (ok) ? LOAD(c, at) : 0.0f)
+#define BIAS(row, col) (J.bias_row == 0 ? ((col) < J.N ? LOAD(bias, obias + (col)) : 0.0f) : ((row) < J.M ? LOAD(bias, obias + (row)) : 0.0f))
+#ifdef EPILOGUE
+#define FINISHED(v, row, off, col) finished(v, alpha, OLD(off + (col) * COL_STEP, off >= 0 && (col) < J.N), HAS_BIAS ? BIAS(row, col) : 0.0f)
+#elif defined(PARTIAL)
+#define FINISHED(v, row, off, col) (v)
+#else
+#define FINISHED(v, row, off, col) finished(v, alpha, OLD(off + (col) * COL_STEP, off >= 0 && (col) < J.N), 0.0f)
+#endif
+#define EXCHANGE(x, y, mask) do { uint s_ = t4 & (mask) ? x : y; SHUFFLE_XOR(s_, mask); if (t4 & (mask)) x = s_; else y = s_; } while (0)
+
+// the fragment of a lane is (row, col), (row, col + 1) and the same eight rows below, for every eight columns
+#if !defined(HALF_OUT)
+#define STORE_ROWS(r, row, off, i, h) \
+    _Pragma("unroll") for (int j = 0; j < NW / 8; j++) { \
+        const int col = col0 + j * 8, v_ = (i) * (NW / 2) + j * 4 + (h) * 2; \
+        const float x = FINISHED(sum[v_], row, off, col), y = FINISHED(sum[v_ + 1], row, off, col + 1); \
+        if (off >= 0 && col < J.N) { \
+            if (VEC && !SWAP) { \
+                float2 xy; xy.x = x; xy.y = y; \
+                *(__global float2*)(c + off + col) = xy; \
+            } else { \
+                c[off + col * COL_STEP] = x; \
+                if (col + 1 < J.N) c[off + (col + 1) * COL_STEP] = y; \
+            } \
+        } \
+    }
+#elif SWAP
+// pairs of rows: the 8x8 blocks are transposed first
+#define STORE_ROWS(r, row, off, i, h) \
+    const long even = ROW_AT(r + t4 * 2), odd = ROW_AT(r + t4 * 2 + 1); \
+    _Pragma("unroll") for (int j = 0; j < NW / 8; j++) { \
+        const int col = col0 + j * 8, v_ = (i) * (NW / 2) + j * 4 + (h) * 2, at_col = col0 - t4 * 2 + j * 8 + g; \
+        uint pair; \
+        PACK_HALF(pair, FINISHED(sum[v_], row, off, col), FINISHED(sum[v_ + 1], row, off, col + 1)); \
+        TRANSPOSE(pair); \
+        if (at_col < J.N) { \
+            __global ushort* to = (__global ushort*)c + at_col * COL_STEP; \
+            if (even >= 0 && odd == even + 1 && (((ulong)(to + even)) & 3) == 0) *(__global uint*)(to + even) = pair; \
+            else { \
+                if (even >= 0) to[even] = (ushort)pair; \
+                if (odd >= 0) to[odd] = (ushort)(pair >> 16); \
+            } \
+        } \
+    }
+#else
+// four lanes exchange their pairs, so that each has eight neighbouring columns
+#define STORE_ROWS(r, row, off, i, h) \
+    _Pragma("unroll") for (int j = 0; j < NW / 8; j += 4) { \
+        uint p[4]; \
+        _Pragma("unroll") for (int q = 0; q < 4; q++) { \
+            const int col = col0 + (j + q) * 8, v_ = (i) * (NW / 2) + (j + q) * 4 + (h) * 2; \
+            PACK_HALF(p[q], FINISHED(sum[v_], row, off, col), FINISHED(sum[v_ + 1], row, off, col + 1)); \
+            if (!VEC && off >= 0) { \
+                if (col < J.N) ((__global ushort*)c)[off + col] = (ushort)p[q]; \
+                if (col + 1 < J.N) ((__global ushort*)c)[off + col + 1] = (ushort)(p[q] >> 16); \
+            } \
+        } \
+        if (VEC) { \
+            EXCHANGE(p[0], p[1], 1); \
+            EXCHANGE(p[2], p[3], 1); \
+            EXCHANGE(p[0], p[2], 2); \
+            EXCHANGE(p[1], p[3], 2); \
+            const int at_col = col0 - t4 * 2 + (j + t4) * 8; \
+            if (off >= 0 && at_col < J.N) { \
+                uint4 four; four.x = p[0]; four.y = p[1]; four.z = p[2]; four.w = p[3]; \
+                *(__global uint4*)((__global ushort*)c + off + at_col) = four; \
+            } \
+        } \
+    }
+#endif
+#define STORE_TILE() \
+    _Pragma("unroll") for (int i_ = 0; i_ < MW; i_++) \
+        _Pragma("unroll") for (int h_ = 0; h_ < 2; h_++) { \
+            const int top = row0 - g + i_ * 64 + h_ * 8, mine = top + g; \
+            const long at_row = ROW_AT(mine); \
+            STORE_ROWS(top, mine, at_row, i_, h_) \
+        }
+
+__kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
+    __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, __global uint* maps,
+    __global const int4* table, long oc, long oa, long ob, long obias, float alpha, const Job J) {
+    SHARED(shared, ST * STAGE + 16 * ST);
+    const uint s0 = LOCAL(shared), full = s0 + ST * STAGE, empty = full + 8 * ST;
+    const int item = get_local_id(0), lane = item & 31, warp = (item >> 5) & 3, group = item >> 7;
+    __global uint* amap = maps + get_group_id(0) * 64;
+    A += oa;
+    B += ob;
+    if (item == 0) {
+        for (int s = 0; s < ST; s++) {
+            BAR_INIT(full + s * 8, 1);
+            BAR_INIT(empty + s * 8, 2);
+        }
+        FENCE_ASYNC();
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (group == 0) {
+        REGISTERS_DOWN(40);
+        if (item == 0) {
+            for (int i = 0; i < 32; i++) {
+                amap[i] = J.amap[i];
+                amap[32 + i] = J.bmap[i];
+            }
+            *(__global ulong*)amap = (ulong)A;
+            *(__global ulong*)(amap + 32) = (ulong)B;
+            MAP_WRITTEN();
+            MAP_READY(amap);
+            MAP_READY(amap + 32);
+            int s = 0;
+            uint phase = 1;
+            for (int tile = get_group_id(0); tile < J.tiles; tile += get_num_groups(0)) {
+                DECODE(tile);
+                for (int t = t0; t < t1; t++) {
+                    BAR_WAIT(empty + s * 8, phase);
+                    const uint bar = full + s * 8, sa = s0 + s * STAGE, sb = sa + BM * 128;
+                    BAR_EXPECT(bar, STAGE);
+#if defined(A_ALONG_M)
+#ifdef TF32
+                    for (int i = 0; i < BM / 32; i++)
+                        COPY_BOX(sa + i * 4096, amap, m0 + i * 32, t * BK, z1 * J.az, z0 * J.aw, bar);
+#else
+                    for (int i = 0; i < BM / 64; i++)
+                        COPY_BOX(sa + i * 8192, amap, m0 + i * 64, t * BK, z1 * J.az, z0 * J.aw, bar);
+#endif
+#elif defined(TABLE_M)
+                    for (int i = 0; i < BM / 64; i++) {
+                        A_AT(t, i);
+                        COPY_BOX(sa + i * 8192, amap, ax, ay, az, aw, bar);
+                    }
+#else
+                    A_AT(t, 0);
+                    COPY_BOX(sa, amap, ax, ay, az, aw, bar);
+#endif
+#ifdef B_ALONG_N
+                    for (int i = 0; i < BN / 64; i++)
+                        COPY_BOX(sb + i * 8192, amap + 32, n0 + i * 64, t * BK, z1 * J.bz, z0 * J.bw, bar);
+#else
+                    COPY_BOX(sb, amap + 32, t * BK, n0, z1 * J.bz, z0 * J.bw, bar);
+#if PARTS == 3
+                    COPY_BOX(sb + BN * 128, amap + 32, t * BK, n0, z1 * J.bz, z0 * J.bw + J.bdim[3], bar);
+#endif
+#endif
+                    if (++s == ST) { s = 0; phase ^= 1; }
+                }
+            }
+        }
+    } else {
+        REGISTERS_UP(232);
+        const int wm = (group - 1) % WM, wn = (group - 1) / WM, g = lane >> 2, t4 = lane & 3;
+        const bool one = (item & 127) == 0;
+        float sum[SUMS];
+#if PARTS == 3
+        float acc[SUMS];
+#else
+#define acc sum
+#endif
+        int s = 0;
+        uint phase = 0;
+        for (int tile = get_group_id(0); tile < J.tiles; tile += get_num_groups(0)) {
+            DECODE(tile);
+#pragma unroll
+            for (int j = 0; j < SUMS; j++) sum[j] = 0.0f;
+#ifdef TF32
+            for (int t = t0; t < t1; t++) {
+                BAR_WAIT(full + s * 8, phase);
+                const uint sa = s0 + s * STAGE, sb = sa + BM * 128 + wn * NW * 128;
+                uint a[MW][4][4];
+#if PARTS == 3
+                uint lo[MW][4][4];
+#endif
+#pragma unroll
+                for (int i = 0; i < MW; i++)
+#pragma unroll
+                    for (int kk = 0; kk < 4; kk++) {
+#ifdef A_ALONG_M
+                        const int m = (wm * MW + i) * 64 + warp * 16 + g, k = kk * 8 + t4;
+                        const uint at = sa + (m >> 5) * 4096 + k * 128 + (m & 3) * 4;
+                        LOAD_WORD(a[i][kk][0], at + ((((m & 31) >> 2) ^ (k & 7)) << 4));
+                        LOAD_WORD(a[i][kk][1], at + (((((m & 31) >> 2) + 2) ^ (k & 7)) << 4));
+                        LOAD_WORD(a[i][kk][2], at + 512 + ((((m & 31) >> 2) ^ ((k + 4) & 7)) << 4));
+                        LOAD_WORD(a[i][kk][3], at + 512 + (((((m & 31) >> 2) + 2) ^ ((k + 4) & 7)) << 4));
+#else
+                        const int m = (wm * MW + i) * 64 + warp * 16 + (lane & 15), chunk = kk * 2 + (lane >> 4);
+                        LOAD_MATRIX(a[i][kk], sa + m * 128 + ((chunk ^ (m & 7)) << 4));
+#endif
+#pragma unroll
+                        for (int q = 0; q < 4; q++) {
+                            const uint h = high_part(a[i][kk][q]);
+#if PARTS == 3
+                            lo[i][kk][q] = low_part(a[i][kk][q], h);
+#endif
+                            a[i][kk][q] = h;
+                        }
+                    }
+                WG_FENCE();
+#pragma unroll
+                for (int kk = 0; kk < 4; kk++) {
+                    const ulong bh = MATRIX(sb + kk * 32, 16, 1024);
+#pragma unroll
+                    for (int i = 0; i < MW; i++) {
+#if PARTS == 3
+                        const ulong bl = MATRIX(sb + BN * 128 + kk * 32, 16, 1024);
+                        WG_PRODUCT((acc + i * (NW / 2)), lo[i][kk], bh, kk > 0);
+                        WG_PRODUCT((acc + i * (NW / 2)), a[i][kk], bl, 1);
+#endif
+                        WG_PRODUCT((acc + i * (NW / 2)), a[i][kk], bh, 1);
+                    }
+                }
+                WG_COMMIT();
+                WG_WAIT(0);
+                if (one) BAR_ARRIVE(empty + s * 8);
+#if PARTS == 3
+#pragma unroll
+                for (int j = 0; j < SUMS; j++) {
+                    PIN(acc[j]);
+                    sum[j] += acc[j];
+                }
+#endif
+                if (++s == ST) { s = 0; phase ^= 1; }
+            }
+#else
+            int before = -1;
+            for (int t = t0; t < t1; t++) {
+                BAR_WAIT(full + s * 8, phase);
+                const uint sa = s0 + s * STAGE, sb = sa + BM * 128;
+                WG_FENCE();
+#pragma unroll
+                for (int kk = 0; kk < 4; kk++) {
+#ifdef B_ALONG_N
+                    const ulong b = MATRIX(sb + wn * (NW / 64) * 8192 + kk * 2048, 8192, 1024);
+#else
+                    const ulong b = MATRIX(sb + wn * NW * 128 + kk * 32, 16, 1024);
+#endif
+#pragma unroll
+                    for (int i = 0; i < MW; i++) {
+#ifdef A_ALONG_M
+                        const ulong a = MATRIX(sa + (wm * MW + i) * 8192 + kk * 2048, 8192, 1024);
+#else
+                        const ulong a = MATRIX(sa + (wm * MW + i) * 8192 + kk * 32, 16, 1024);
+#endif
+                        WG_PRODUCT((acc + i * (NW / 2)), a, b, 1);
+                    }
+                }
+                WG_COMMIT();
+                WG_WAIT(1);
+                if (before >= 0 && one) BAR_ARRIVE(empty + before * 8);
+                before = s;
+                if (++s == ST) { s = 0; phase ^= 1; }
+            }
+            WG_WAIT(0);
+            if (before >= 0 && one) BAR_ARRIVE(empty + before * 8);
+#endif
+#pragma unroll
+            for (int j = 0; j < SUMS; j++) PIN(sum[j]);
+            const int row0 = m0 + wm * MW * 64 + warp * 16 + g, col0 = n0 + wn * NW + t4 * 2;
+#if PARTS == 3
+            bool bad = false;
+#pragma unroll
+            for (int j = 0; j < SUMS; j++) bad |= sum[j] != sum[j];
+            if (bad)
+                for (int e = 0; e < SUMS; e++) {
+                    float v = 0.0f;
+#pragma unroll
+                    for (int j = 0; j < SUMS; j++)
+                        if (j == e) v = sum[j];
+                    const int block = e / (NW / 2), j = e % (NW / 2);
+                    const int row = row0 + block * 64 + ((j >> 1) & 1) * 8, col = col0 + (j >> 2) * 8 + (j & 1);
+                    if (v == v || row >= J.M || col >= J.N) continue;
+                    v = exact(A, B, table, &J, row, col, t0, t1, z0, z1);
+#pragma unroll
+                    for (int x = 0; x < SUMS; x++)
+                        if (x == e) sum[x] = v;
+                }
+#endif
+            __global OUT* c = C + (oc + part * J.part_step + z0 * J.c0 + z1 * J.c1);
+            STORE_TILE();
+        }
+    }
+}

@@ -1,0 +1,29 @@
+"""How exactly float32 products are computed where a device has matrix units."""
+
+from __future__ import annotations
+
+from netcl.core.errors import DTypeError
+
+LEVELS = ("highest", "high", "medium")
+_level = "high"
+
+
+def set_matmul_precision(level: str) -> None:
+    """Choose the arithmetic of float32 matrix products and convolutions, for all threads.
+
+    "highest"   ordinary float32 arithmetic.
+    "high"      (default) three products of operands split into two TF32 parts, added in float32: the error is at most
+                that of ordinary float32 arithmetic, the speed a multiple. Infinity and NaN behave as there.
+    "medium"    operands rounded to TF32 (10 bits of mantissa), sums in float32: relative error about 3e-4.
+
+    Devices without matrix units compute as with "highest". Other dtypes are not affected.
+    """
+    global _level
+    if level not in LEVELS:
+        raise DTypeError(f"set_matmul_precision: expected one of {', '.join(LEVELS)}, got {level!r}.")
+    _level = level
+
+
+def matmul_precision() -> str:
+    """The level that `set_matmul_precision` chose."""
+    return _level

@@ -1,0 +1,65 @@
+"""How a product is cut into tiles: a pure function of sizes and device that weighs the tile sizes of the tuning table.
+
+The cost of a choice is the time in cycles of a compute unit: rounds of tiles times the work of a tile at the rate
+measured for it (RATE, multiply-adds per cycle and unit), the time until the first tile is fed, and what additional
+launches and memory traffic cost. Dividing k among groups (splits) fills a device that has more units than the product
+has tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from netcl.core.profile import DeviceProfile
+from netcl.ops import tuning
+
+LAUNCH = 3500.0  # cycles until a dependent kernel runs
+FILL = 1500.0  # cycles until the first step of a tile is there, and after the last
+TRAFFIC = 20.0  # bytes per cycle and compute unit to and from memory
+MOST_SPLITS = 64
+DEPTH = 4  # least number of steps of k in a split
+
+
+class Tiling(NamedTuple):
+    """A tile (the row of `kernel` in the tuning table) and into how many parts k is divided."""
+
+    cost: float
+    kernel: str
+    row: dict[str, int]
+    splits: int
+
+
+def cut(
+    kernels: Sequence[str], profile: DeviceProfile, m: int, n: int, k: int, count: int, extra: float = 0.0
+) -> list[Tiling]:
+    """The best tiling of each kernel for `count` products, cheapest first. `extra` bytes are moved in a launch
+    before."""
+    units = max(profile.compute_units, 1)
+    before = LAUNCH + extra / (TRAFFIC * units) if extra else 0.0
+    found = []
+    for kernel in kernels:
+        row = tuning.parameters(kernel, profile)
+        tiles = -(-m // row["BM"]) * -(-n // row["BN"]) * count
+        best = min(_splits(tiles, k, row, units), key=lambda s: _cost(tiles, s, m * n * count, k, row, units))
+        found.append(Tiling(before + _cost(tiles, best, m * n * count, k, row, units), kernel, row, best))
+    return sorted(found, key=lambda t: t.cost)
+
+
+def _splits(tiles: int, k: int, row: dict[str, int], units: int) -> list[int]:
+    most = min(MOST_SPLITS, k // (DEPTH * row["BK"]), -(-2 * units // tiles))
+    return [s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if s <= max(most, 1)]
+
+
+def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units: int) -> float:
+    depth = -(-k // (splits * row["BK"])) * row["BK"]
+    together = row.get("GROUPS", 1)  # groups that share a unit
+    rounds = -(-tiles * splits // (units * together)) * together
+    work = rounds * (row["BM"] * row["BN"] * depth / row["RATE"]) + FILL
+    again = LAUNCH + 4.0 * size * (2 * splits + 1) / (TRAFFIC * units) if splits > 1 else 0.0
+    return work + again
+
+
+def depth_of(k: int, splits: int, step: int) -> int:
+    """k per part: a multiple of the step."""
+    return -(-k // (splits * step)) * step
