@@ -23,7 +23,8 @@ Key = tuple[Any, ...]
 
 class _Recorded(NamedTuple):
     capture: KernelCapture
-    inputs: tuple[Any, ...]  # tensors that every batch is copied to; None for arguments that are no tensors
+    inputs: tuple[Any, ...]  # tensors that batches are copied to; None for arguments that are no tensors
+    slots: tuple[Any, ...]  # BufferSlots for those that can be used where they are, else None
     result: Any
 
 
@@ -42,9 +43,10 @@ class CompiledStep:
     ...     loss = step(x, y)
 
     The first call with inputs of some shapes and dtypes runs `fn` as always, so that whatever is made on first use
-    exists; the second runs and records it; from the third on the batch is copied into the recorded inputs and the
-    recording replayed. Every call gives, bit for bit, what `fn` would have given. Learning rates, step counts, seeds of
-    dropout and loss scales keep changing (they are `core.rebind.Cell`s and `each_step` functions).
+    exists; the second runs and records it; from the third on the recording is replayed on the batch, which it reads
+    where it is, or from a copy if it is no whole contiguous tensor. Every call gives, bit for bit, what `fn` would have
+    given. Learning rates, step counts, seeds of dropout and loss scales keep changing (they are `core.rebind.Cell`s and
+    `each_step` functions).
 
     Inputs are tensors or nodes, NumPy arrays if `queue` is given, or plain values, which count as constants: another
     value records again. What `fn` returns comes back at every call as the same objects, overwritten by the next call:
@@ -73,9 +75,9 @@ class CompiledStep:
         found = self._recorded.get(key)
         if found is not None:
             self._recorded.move_to_end(key)
-            for target, x in zip(found.inputs, inputs, strict=True):
+            for target, slot, x in zip(found.inputs, found.slots, inputs, strict=True):
                 if target is not None:
-                    _copy_in(target, x)
+                    _bring(target, slot, x)
             found.capture.replay()
             return found.result
         count = self._calls[key] = self._calls.get(key, 0) + 1
@@ -118,7 +120,8 @@ class CompiledStep:
                 "bytes of tensors that it used and then replaced by new ones, where a replay would use the old; use "
                 "ops.elementwise.assign(old, new), or reset gradients inside the step with zero_grad()."
             )
-        self._recorded[key] = _Recorded(capture, tuple(own), result)
+        slots = tuple(None if t is None else capture.slot_of(t.buffer) for t in own)
+        self._recorded[key] = _Recorded(capture, tuple(own), slots, result)
         while len(self._recorded) > self.keep:
             self._recorded.popitem(last=False)
         return result
@@ -164,9 +167,15 @@ def _describe(x: Any) -> Any:
     return "value", type(x), x
 
 
-def _copy_in(target: Tensor, x: Any) -> None:
-    """Bring a batch to the recorded input; nothing to do when it is there already."""
+def _bring(target: Tensor, slot: Any, x: Any) -> None:
+    """Make the recording read `x` as its input `target`: where it is if it can, else from a copy."""
     queue = target.queue
+    if slot is not None:
+        t = x.value if isinstance(x, Node) else x
+        if isinstance(t, Tensor) and t.offset == 0 and t.is_contiguous:
+            slot.bind(t.buffer)
+            return
+        slot.bind(target.buffer)
     if isinstance(x, np.ndarray):
         if isinstance(queue, CPUQueue):
             target.array[...] = x

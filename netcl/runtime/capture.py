@@ -23,7 +23,7 @@ from netcl.core.errors import CaptureError
 from netcl.core.queue import CPUQueue, state_of
 from netcl.runtime import replay
 from netcl.runtime.recording import Recording
-from netcl.runtime.replay import COPY, FILL, KERNEL, WRITE, Command
+from netcl.runtime.replay import COPY, FILL, KERNEL, WRITE, BufferSlot, Command
 
 
 class Launch(NamedTuple):
@@ -152,6 +152,22 @@ class KernelCapture:
             sizes = {p: asked.get(p, held.size) for p, held in done.memory.items()}
             _check_map(given, sizes, lambda b: b.size)
             self._send_replaced(done, given)
+
+    def slot_of(self, buffer: Any) -> BufferSlot | None:
+        """A slot to put other memory in the place of `buffer`, lasting, and cheaper than a copy.
+
+        None where that is not all: `buffer` is part of a copy or fill, somebody besides one owner and the recording
+        looks at it (a result may be a view of it), or the way to replay has its arguments baked in.
+        """
+        done = self._ready("slot_of")
+        if isinstance(done.queue, CPUQueue) or self.tier == "command buffer" or done.holders(buffer) > 1:
+            return None
+        pointer, uses = buffer.int_ptr, []
+        for c in done.commands:
+            if any(getattr(b, "int_ptr", None) == pointer for b in (c.object, c.other) if c.kind != KERNEL):
+                return None
+            uses += [(c.object, i) for i, a in enumerate(c.args) if getattr(a, "int_ptr", None) == pointer]
+        return BufferSlot(uses)
 
     def _prepare(self, done: Recording) -> None:
         """Run the bookkeeping of a step and set the arguments that changed."""

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,7 +18,7 @@ from netcl.core.errors import CaptureError
 from netcl.core.queue import CPUQueue, state_of
 from netcl.runtime.intercept import RawCalls
 from netcl.runtime.replay import COPY, FILL, KERNEL, WRITE, Command
-from netcl.runtime.replay_numpy import NumpySteps
+from netcl.runtime.replay_numpy import NumpySteps, references
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
     import pyopencl as cl
@@ -120,17 +118,22 @@ class Recording:
             self.pools[id(pool)] = RecordingPool(pool.queue)
         return self.pools[id(pool)]
 
+    def holders(self, buffer: Any) -> int:
+        """How many others hold `buffer`, besides this recording and the caller's one name for it."""
+        uses = sum(x is buffer for c in self.commands for x in (*c.args, c.object, c.other))
+        tables = (self.memory, self.outside)
+        uses += sum(table.get(buffer.int_ptr) is buffer for table in tables)
+        return references(buffer) - uses - 3  # the caller's name, this argument's and that of getrefcount
+
     def abandoned(self) -> int:
         """Bytes of memory that was there before, was used, and that only the recording still holds.
 
         A program that puts a new tensor in the place of an old one leaves such memory: a replay would read the old.
         """
-        uses = Counter(id(x) for c in self.commands for x in (*c.args, c.object, c.other))
         lost = self.numpy.abandoned()
         for pointer in list(self.outside):
             buffer = self.outside[pointer]
-            known = uses[id(buffer)] + 2 + 2  # `memory` and `outside`; the name here and the argument below
-            if pointer not in self.scratch and sys.getrefcount(buffer) <= known:
+            if pointer not in self.scratch and self.holders(buffer) <= 0:
                 lost += int(buffer.size)
         return lost
 

@@ -136,6 +136,31 @@ def setter(kernel: Any, index: int, dtype: np.dtype[Any]) -> Callable[[Any], Non
     return set_value
 
 
+class BufferSlot:
+    """The kernel arguments that one recorded buffer is behind, to put another in its place without a copy."""
+
+    def __init__(self, uses: Sequence[tuple[Any, int]]) -> None:
+        self._kept: Any = None  # arguments do not keep memory alive
+        self._uses, self._api = list(uses), library()
+        self._pointer = np.zeros(1, np.uintp)
+        address, size = self._pointer.ctypes.data, self._pointer.itemsize
+        self._calls = [(kernel.int_ptr, i, size, address) for kernel, i in uses]
+
+    def bind(self, buffer: Any) -> None:
+        """Use `buffer` from the next replay on."""
+        self._kept = buffer
+        if self._api is None:
+            for kernel, i in self._uses:
+                kernel.set_arg(i, buffer)
+            return
+        self._pointer[0] = buffer.int_ptr
+        function = self._api.clSetKernelArg
+        for call in self._calls:
+            status = function(*call)
+            if status:
+                raise DeviceError(f"replay: expected a buffer of the recording's context, got OpenCL error {status}.")
+
+
 def load(path: str) -> Any:
     """`netcl_replay` of the shared library at `path`."""
     replay = ctypes.CDLL(path).netcl_replay

@@ -19,6 +19,9 @@ from netcl.core.backend import cpu
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 
+# How many references an object has; other Pythons do not count, and then nothing is taken for unused.
+references: Callable[[Any], int] = getattr(sys, "getrefcount", lambda _: 1 << 30)
+
 
 class View(NamedTuple):
     """A tensor whose memory is slot `slot` of the recording."""
@@ -144,7 +147,7 @@ class NumpySteps:
         for slot in range(len(self.memory)):
             memory = self.memory[slot]
             # held by `memory` here, the list and the argument
-            if memory is not None and slot not in self._made and sys.getrefcount(memory) <= 3:
+            if memory is not None and slot not in self._made and references(memory) <= 3:
                 lost += self._bytes[slot]
         return lost
 

@@ -10,6 +10,7 @@ import netcl.autograd as ag
 from netcl.autograd.step import CompiledGraph, CompiledStep
 from netcl.core.errors import CaptureError, DTypeError, GradientError
 from netcl.core.memory import pool_of
+from netcl.core.queue import CPUQueue
 from netcl.core.rebind import Cell, fresh
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
@@ -213,3 +214,24 @@ def test_a_cell_scales_the_loss(queue):
     for now in (8.0, 4.0, 2.0, 0.5):
         scale["now"] = now
         np.testing.assert_array_equal(compiled(x)[1].to_host(), [3 * now] * 2)
+
+
+def test_batches_are_read_where_they_are_or_copied(queue):
+    @CompiledStep
+    def step(x, y):
+        return E.add(E.mul(x, 2.0), y), x.reshape(-1)
+
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        a, b = (rng.normal(size=(4, 3)).astype(np.float32) for _ in range(2))
+        x, y = Tensor.from_host(queue, a), Tensor.from_host(queue, b)
+        if i == 4:
+            y = Tensor.from_host(queue, b.T.copy()).T
+        got, view = step(x, y)
+        del x, y
+        Tensor.zeros(queue, (4, 3)), Tensor.zeros(queue, (4, 3))
+        np.testing.assert_array_equal(got.to_host(), a * 2 + b)
+        np.testing.assert_array_equal(view.to_host(), a.reshape(-1))  # so x is copied: a result shows it
+    if not isinstance(queue, CPUQueue) and step.captures[0].tier != "command buffer":
+        (found,) = step._recorded.values()
+        assert found.slots[0] is None and found.slots[1] is not None
