@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report, suites
-from benchmarks.run import Options, Session
+from benchmarks.run import Failed, Options, Session
 
 KEEP_RUNS = 9  # a run with fewer repeats is not kept
 
@@ -80,8 +80,11 @@ def main(argv: list[str] | None = None) -> None:
                 print(f"{suite:<5} {case.name:<44} {case.reference} {'' if case.target is None else case.target}")
         return
     start, records = time.perf_counter(), []
-    for suite in chosen:
-        records += run_suite(suite, args)
+    try:
+        for suite in chosen:
+            records += run_suite(suite, args)
+    except Failed as failure:  # a side that does not even start; a case that fails is a row
+        sys.exit(f"benchmarks: {failure}")
     if not records:
         sys.exit(f"benchmarks: no case matches {args.filter!r}; see --list.")
     if args.json:
