@@ -39,7 +39,7 @@ from netcl.runtime.cache import get_kernel
 
 __all__ = [
     "CHUNK", "GROUP", "OPTIONS", "PLANS", "Chain", "Form", "Line", "Operand", "Plan", "access_of", "c_argument",
-    "element_of", "enqueue", "plan_of", "reach", "run", "scalar_type", "vector_load", "vector_types",
+    "element_of", "enqueue", "plan_of", "reach", "run", "scalar_type", "source_of", "vector_load", "vector_types",
 ]  # fmt: skip
 
 CHUNK = 8192  # elements per work-item on a CPU device
@@ -142,6 +142,15 @@ def is_aligned(tensors: Sequence[Tensor], strides: Sequence[Shape]) -> bool:
     return all(t.offset % 4 == 0 for t in tensors) and all(s % 4 == 0 for steps in strides for s in steps[:-1])
 
 
+class Walk(NamedTuple):
+    """How a map meets its operands: the text's form, the walk's lengths, and each operand's strides along it."""
+
+    shape: Shape
+    form: Form
+    lengths: Shape
+    strides: tuple[Shape, ...]
+
+
 def _plan(
     chain: Chain,
     compute: DType,
@@ -151,30 +160,46 @@ def _plan(
     queue: Any,
 ) -> Plan:
     shape = layout.broadcast(title(chain), *(t.shape for t in tensors)) if out is None else out[0].shape
-    size = layout.size_of(shape)
-    if size == 0:
+    if layout.size_of(shape) == 0:
         return Plan(None, (), (), (), (shape,) * len(dtypes))
+    _, form, lengths, strides = _walk(shape, compute, dtypes, tensors, out, queue)
+    rows, cols = layout.size_of(lengths[:-1]), lengths[-1]
+    global_size, local_size, extra = _geometry(form, rows, cols, profile_of(queue).max_work_group)
+    operands = (*form.inputs, *form.outputs)
+    constants = [step for s in strides for step in s[:-1]]
+    constants += [s[-1] for s, x in zip(strides, operands, strict=True) if x.access == "strided"]
+    constants += [*lengths[1:-1], rows, cols, *extra]
+    return Plan(_kernel(queue, chain, form), global_size, local_size, tuple(constants), (shape,) * len(dtypes))
+
+
+def _walk(
+    shape: Shape,
+    compute: DType,
+    dtypes: tuple[DType, ...],
+    tensors: Sequence[Tensor],
+    out: Sequence[Tensor] | None,
+    queue: Any,
+) -> Walk:
     steps = [layout.expand_strides(t.shape, t.strides, shape) for t in tensors]
     steps += [layout.contiguous_strides(shape)] * len(dtypes) if out is None else [o.strides for o in out]
     lengths, strides = collapse(shape, tuple(steps))
     if lengths == (1,):  # a single element: walk it as a vector axis, whatever the strides were
         strides = tuple((1,) for _ in strides)
-    profile = profile_of(queue)
-    plain = profile.kind == "cpu"
+    plain = profile_of(queue).kind == "cpu"
     known = (*tensors, *(out or ()))
-    wide = plain or size >= 1 << 31 or any(reach(t) >= 1 << 31 for t in known)
+    wide = plain or layout.size_of(shape) >= 1 << 31 or any(reach(t) >= 1 << 31 for t in known)
     accesses = [access_of(s[-1]) for s in strides]
     accesses[len(tensors) :] = ["vector" if a == "vector" else "strided" for a in accesses[len(tensors) :]]
     operands = [Operand(t, a) for t, a in zip((*(t.dtype for t in tensors), *dtypes), accesses, strict=True)]
     inputs, outputs = tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :])
     aligned = not plain and is_aligned(known, strides)
-    form = Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned)
-    rows, cols = layout.size_of(lengths[:-1]), lengths[-1]
-    global_size, local_size, extra = _geometry(form, rows, cols, profile.max_work_group)
-    constants = [step for s in strides for step in s[:-1]]
-    constants += [s[-1] for s, x in zip(strides, operands, strict=True) if x.access == "strided"]
-    constants += [*lengths[1:-1], rows, cols, *extra]
-    return Plan(_kernel(queue, chain, form), global_size, local_size, tuple(constants), (shape,) * len(dtypes))
+    return Walk(shape, Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned), lengths, strides)
+
+
+def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
+    """The text of the kernel that `run` would launch."""
+    shape = layout.broadcast(title(chain), *(t.shape for t in tensors))
+    return _source(chain, _walk(shape, compute, dtypes, tensors, None, queue).form)[0]
 
 
 def _geometry(form: Form, rows: int, cols: int, limit: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

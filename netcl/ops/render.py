@@ -29,8 +29,7 @@ class Chain:
 
     Lines may reduce over the last `axes` axes of the broadcast shape (`SUM MAX MIN`, see rows.py); their results are
     used along the row like numbers. `kinds` says what each output is: "full" (an element for each), "keep" or "drop"
-    (one per row, the reduced axes kept with length one or dropped). Inputs in `row_inputs` have one element per row and
-    lack the reduced axes.
+    (one per row, the reduced axes kept with length one or dropped).
     """
 
     name: str
@@ -40,7 +39,6 @@ class Chain:
     outputs: tuple[str, ...]
     kinds: tuple[str, ...] = ()
     axes: int = 0
-    row_inputs: frozenset[str] = frozenset()
     functions: dict[Any, Any] = field(default_factory=dict)  # NumPy forms by compute dtype and result dtypes
 
     def python(self, compute: DType, results: tuple[DType, ...]) -> Any:
@@ -115,8 +113,6 @@ def render_python(chain: Chain) -> str:
     text += [f"    {v} = {v}.astype(compute, copy=False)" for v in chain.inputs]
     k = chain.axes
     if k:
-        ones = ", 1" * k
-        text += [f"    {v} = {v}.reshape(*{v}.shape{ones})" for v in chain.inputs if v in chain.row_inputs]
         text += [f"    shape = broadcast_shapes({', '.join(f'{v}.shape' for v in chain.inputs)})"]
         text += [f"    {COUNT} = compute.type(prod(shape[-{k}:]))"]
     text += [f"    {', '.join(chain.scalars)}, = scalars"] if chain.scalars else []
@@ -148,8 +144,10 @@ def _over_rows(ufunc: np.ufunc) -> Any:
     return reduce
 
 
-_ROWS = {"SUM": _over_rows(np.add), "MAX": _over_rows(np.maximum), "MIN": _over_rows(np.minimum), "prod": math.prod,
-         "broadcast_shapes": np.broadcast_shapes, "broadcast_to": np.broadcast_to}  # fmt: skip
+_ROWS = {
+    "SUM": _over_rows(np.add), "MAX": _over_rows(np.maximum), "MIN": _over_rows(np.minimum), "prod": math.prod,
+    "inf": math.inf, "nan": math.nan, "broadcast_shapes": np.broadcast_shapes, "broadcast_to": np.broadcast_to,
+}  # fmt: skip
 
 
 def _as_dtype(value: Any, dtype: DType) -> np.ndarray:

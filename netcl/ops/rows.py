@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from netcl.core import layout
 from netcl.core.backend import cpu
@@ -80,23 +80,27 @@ def run_rows(
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def _plan(
-    chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], queue: Any
-) -> tuple[Plan, tuple[Shape | None, ...]]:
-    """The launch, and for inputs whose reduced axes are no single walk the shape to copy them in."""
+class Walk(NamedTuple):
+    """How a row chain meets its operands, and the shapes to copy inputs in whose reduced axes are no single walk."""
+
+    form: Form
+    shape: Shape
+    lengths: Shape  # of the outer axes
+    outer: tuple[Shape, ...]  # strides of inputs and full outputs along them
+    inner: tuple[int, ...]  # and along the row
+    copies: tuple[Shape | None, ...]
+
+
+def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], queue: Any) -> Walk:
     k = chain.axes
+    shape = layout.broadcast(title(chain), *(t.shape for t in tensors))
+    copies = tuple(None if _is_one_walk(t, shape, k) else (*t.shape[:-k], *shape[-k:]) for t in tensors)
     seen = [
-        t.reshape(*t.shape, *(1,) * k) if v in chain.row_inputs else t
-        for v, t in zip(chain.inputs, tensors, strict=True)
+        t if s is None else Tensor(None, s, layout.contiguous_strides(s), 0, t.dtype, queue)
+        for t, s in zip(tensors, copies, strict=True)
     ]
-    shape = layout.broadcast(title(chain), *(t.shape for t in seen))
-    copies = tuple(None if _is_one_walk(t, shape, k) else (*t.shape[: -k or None], *shape[-k:]) for t in seen)
-    if any(copies):
-        seen = [t if s is None else Tensor(None, s, layout.contiguous_strides(s), 0, t.dtype, queue)
-                for t, s in zip(seen, copies, strict=True)]  # fmt: skip
     steps = [layout.expand_strides(t.shape, t.strides, shape) for t in seen]
-    full = layout.contiguous_strides(shape)
-    steps += [full for kind in chain.kinds if kind == "full"]
+    steps += [layout.contiguous_strides(shape) for kind in chain.kinds if kind == "full"]
     cols = layout.size_of(shape[-k:])
     _, inner = collapse(shape[-k:], tuple(s[-k:] for s in steps))
     lengths, outer = collapse(shape[:-k], tuple(s[:-k] for s in steps))
@@ -106,23 +110,34 @@ def _plan(
     plain = profile.kind == "cpu"
     accesses = [access_of(s[-1]) if cols > 1 else "repeat" for s in inner[: len(seen)]]
     inputs = tuple(Operand(t.dtype, a) for t, a in zip(seen, accesses, strict=True))
-    outputs = tuple(
-        Operand(d, "vector" if kind == "full" else "row") for d, kind in zip(dtypes, chain.kinds, strict=True)
-    )
+    outputs = tuple(Operand(d, "vector" if x == "full" else "row") for d, x in zip(dtypes, chain.kinds, strict=True))
     wide = plain or layout.size_of(shape) >= 1 << 31 or any(reach(t) >= 1 << 31 for t in seen)
-    aligned = not plain and is_aligned(seen, [(*o, i[-1]) for o, i in zip(outer, inner)]) and cols % 4 == 0
+    steps_seen = [(*o, i[-1]) for o, i in zip(outer, inner, strict=True)]
+    aligned = not plain and is_aligned(seen, steps_seen) and cols % 4 == 0
     group, keep = _sharing(cols, 4 if not plain or compute.itemsize == 8 else 8, profile)
     form = Form(compute, inputs, outputs, len(lengths), wide, plain, aligned, group, keep)
+    return Walk(form, shape, lengths, outer, tuple(i[-1] for i in inner), copies if any(copies) else ())
+
+
+def _plan(
+    chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], queue: Any
+) -> tuple[Plan, tuple[Shape | None, ...]]:
+    """The launch, and the shapes to copy inputs in."""
+    form, shape, lengths, outer, inner, copies = _walk(chain, compute, dtypes, tensors, queue)
     source, types = _source(chain, form)
-    rows = layout.size_of(lengths)
-    step = max(1, min(CHUNK // cols, -(-rows // (4 * profile.compute_units))))
-    constants = [s for o in outer for s in o]
-    constants += [i[-1] for i, x in zip(inner, inputs) if x.access == "strided"]
-    constants += [*lengths[1:], rows, cols, *([step] if plain else [])]
-    grid, local = ((-(-rows // step),), (1,)) if plain else ((rows * group,), (group,))
-    shapes = tuple(_output_shape(kind, shape, k) for kind in chain.kinds)
-    plan = Plan(get_kernel(queue, source, chain.name, types, OPTIONS), grid, local, tuple(constants), shapes)
-    return plan, copies if any(copies) else ()
+    rows, cols = layout.size_of(lengths), layout.size_of(shape[-chain.axes :])
+    step = max(1, min(CHUNK // cols, -(-rows // (4 * profile_of(queue).compute_units))))
+    constants = [s for steps in outer for s in steps]
+    constants += [s for s, x in zip(inner, form.inputs) if x.access == "strided"]
+    constants += [*lengths[1:], rows, cols, *([step] if form.plain else [])]
+    grid, local = ((-(-rows // step),), (1,)) if form.plain else ((rows * form.group,), (form.group,))
+    shapes = tuple(_output_shape(kind, shape, chain.axes) for kind in chain.kinds)
+    return Plan(get_kernel(queue, source, chain.name, types, OPTIONS), grid, local, tuple(constants), shapes), copies
+
+
+def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
+    """The text of the kernel that `run_rows` would launch."""
+    return _source(chain, _walk(chain, compute, dtypes, tensors, queue).form)[0]
 
 
 def _is_one_walk(t: Tensor, shape: Shape, k: int) -> bool:

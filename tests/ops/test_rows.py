@@ -87,15 +87,6 @@ def test_two_axes_that_do_not_merge(queue):
     np.testing.assert_allclose(found.to_host(), wanted[0].reshape(5, 8, 6), rtol=1e-5, atol=1e-6)
 
 
-def test_row_inputs_lack_the_reduced_axes(queue):
-    chain = Chain("fused_0", ("v0", "v1"), (), (("v2", "MUL", ("v0", "v1")), ("v3", "SUM", ("v2",))), ("v2", "v3"),
-                  ("full", "drop"), 1, frozenset({"v1"}))  # fmt: skip
-    x, s = np.arange(20, dtype=np.float32).reshape(4, 5), np.arange(4, dtype=np.float32)
-    full, total = run(chain, queue, [x, s])
-    np.testing.assert_array_equal(full, x * s[:, None])
-    np.testing.assert_allclose(total, (x * s[:, None]).sum(1))
-
-
 def test_nan_and_infinity_travel(queue):
     x = np.array([[1, np.nan, 2] * 4, [np.inf, 1, 2] * 4, [-np.inf] * 12, [np.nan, 5, 1] * 4], np.float32)
     with np.errstate(all="ignore"):
