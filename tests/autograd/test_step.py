@@ -14,6 +14,7 @@ from netcl.core.queue import CPUQueue
 from netcl.core.rebind import Cell, fresh
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
+from netcl.ops import random
 from netcl.optim import SGD, AdamW, StepLR, clip_grad_norm_
 
 
@@ -235,3 +236,22 @@ def test_batches_are_read_where_they_are_or_copied(queue):
     if not isinstance(queue, CPUQueue) and step.captures[0].tier != "command buffer":
         (found,) = step._recorded.values()
         assert found.slots[0] is None and found.slots[1] is not None
+
+
+def test_dropout_draws_a_new_mask_each_time_and_backward_the_same(queue):
+    def step(x):
+        y, draw = random.dropout(x, 0.5, generator)
+        return y, random.dropout_grad(x, 0.5, draw)
+
+    x, masks = Tensor.ones(queue, (1024,)), []
+    generator = random.Generator(3)
+    wanted = [step(x)[0].to_host() for _ in range(5)]
+    generator.manual_seed(3)
+    compiled = CompiledStep(step)
+    for want in wanted:
+        y, grad = (t.to_host() for t in compiled(x))
+        np.testing.assert_array_equal(y, want)
+        np.testing.assert_array_equal(grad, y)
+        assert set(np.unique(y)) == {0.0, 2.0} and 0.8 < y.mean() < 1.2
+        masks.append(y.tobytes())
+    assert len(set(masks)) == 5
