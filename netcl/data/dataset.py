@@ -9,6 +9,7 @@ import numpy as np
 
 from netcl.core.errors import IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
+from netcl.data.sampler import order_of
 
 
 class Dataset:
@@ -113,6 +114,6 @@ def random_split(dataset: Any, lengths: Sequence[float], seed: int = 0) -> list[
         sizes = [b - a for a, b in zip([0, *ends[:-1]], ends)]
     if sum(sizes) != n or min(sizes) < 0:
         raise ValueError(f"random_split: expected lengths that add up to {n}, got {sizes}.")
-    order = np.random.default_rng(seed).permutation(n)
+    order = order_of(n, True, seed, 0)
     parts = np.split(order, np.cumsum([int(s) for s in sizes])[:-1])
     return [Subset(dataset, part) for part in parts]

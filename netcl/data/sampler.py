@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from netcl.ops.random import philox
+
 
 def order_of(n: int, shuffle: bool, seed: int, epoch: int) -> np.ndarray:
     """0 .. n-1, shuffled by (seed, epoch): another order each epoch, the same on every machine."""
     if not shuffle:
         return np.arange(n)
-    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(n)
+    words = philox(epoch << 32, n, seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
+    return np.argsort(words, kind="stable")
 
 
 class DistributedSampler:

@@ -11,10 +11,13 @@ from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op
 from netcl.core import layout
 from netcl.core.dtypes import as_dtype
+from netcl.core.errors import ShapeError
+from netcl.ops.movement import PAD_MODES
+from netcl.ops.movement import _pairs as as_widths
 
 __all__ = [
-    "astype", "concat", "contiguous", "expand", "flatten", "getitem", "permute", "reshape", "squeeze", "stack",
-    "to", "transpose", "unsqueeze",
+    "astype", "chunk", "concat", "contiguous", "expand", "flatten", "flip", "getitem", "pad", "permute", "repeat",
+    "reshape", "roll", "split", "squeeze", "stack", "tile", "to", "transpose", "unsqueeze",
 ]  # fmt: skip
 
 Value = Any  # a Node, a Tensor or a Python number
@@ -95,3 +98,86 @@ def concat(xs: Sequence[Value], axis: int = 0) -> Node:
 def stack(xs: Sequence[Value], axis: int = 0) -> Node:
     """Joined along a new `axis`."""
     return apply_op("stack", *xs, axis=axis)  # type: ignore[no-any-return]
+
+
+def flip(x: Value, axis: Any = None) -> Node:
+    """Reversed along `axis` (an axis, several, or all)."""
+    return apply_op("flip", x, axis=axis)  # type: ignore[no-any-return]
+
+
+def roll(x: Value, shift: Any, axis: Any = None) -> Node:
+    """Moved by `shift` along `axis`; what falls off the end comes back at the start."""
+    return apply_op("roll", x, shift=shift, axis=axis)  # type: ignore[no-any-return]
+
+
+def split(x: Value, sizes: int | Sequence[int], axis: int = 0) -> tuple[Node, ...]:
+    """Consecutive parts along `axis`: of one size (the last may be shorter) or of the given sizes."""
+    return apply_op("split", x, sizes=sizes, axis=axis)  # type: ignore[no-any-return]
+
+
+def chunk(x: Value, chunks: int, axis: int = 0) -> tuple[Node, ...]:
+    """At most `chunks` parts of equal size along `axis` (the last may be shorter)."""
+    return split(x, max(1, -(-x.shape[axis] // chunks)), axis)
+
+
+def repeat(x: Value, repeats: int, axis: int | None = None) -> Node:
+    """Each element `repeats` times along `axis` (NumPy's repeat); without an axis the value is flattened."""
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    axis = layout.as_axis("repeat", axis, x.ndim)
+    shape = x.shape
+    wide = expand(unsqueeze(x, axis + 1), *shape[: axis + 1], repeats, *shape[axis + 1 :])
+    return reshape(wide, *shape[:axis], shape[axis] * repeats, *shape[axis + 1 :])
+
+
+def tile(x: Value, repeats: int | Sequence[int]) -> Node:
+    """The whole value `repeats[i]` times along axis i (NumPy's tile)."""
+    times = [repeats] if isinstance(repeats, int) else list(repeats)
+    rank = max(len(times), x.ndim)
+    times = [1] * (rank - len(times)) + times
+    shape = (1,) * (rank - x.ndim) + x.shape
+    pairs = reshape(x, *[n for m in shape for n in (1, m)])
+    wide = expand(pairs, *[n for m, r in zip(shape, times) for n in (r, m)])
+    return reshape(wide, *[m * r for m, r in zip(shape, times)])
+
+
+def pad(x: Value, widths: Any, mode: str = "constant", value: float = 0.0) -> Node:
+    """`x` with `widths` = ((before, after), ...) more elements on its last axes; negative widths cut.
+
+    mode: "constant" (filled with `value`), "reflect" (mirrored without the edge) or "replicate" (the edge repeated).
+    """
+    if mode not in PAD_MODES:
+        raise ValueError(f"pad: expected a mode of {', '.join(PAD_MODES)}, got {mode!r}.")
+    pairs = as_widths(widths, x.ndim)
+    if mode == "constant":
+        return apply_op("pad", x, widths=pairs, value=value)  # type: ignore[no-any-return]
+    for axis, (before, after) in enumerate(pairs):
+        if before or after:
+            x = concat(_edges(x, axis, before, after, mode), axis)
+    return x  # type: ignore[no-any-return]
+
+
+def _edges(x: Value, axis: int, before: int, after: int, mode: str) -> list[Node]:
+    """The parts that make up an axis padded by mirroring or repeating its edge."""
+    n, lead = x.shape[axis], (slice(None),) * axis
+    if mode == "reflect" and max(before, after) >= n:
+        raise ShapeError(f"pad: expected reflect widths below the length {n} of axis {axis}, got {(before, after)}.")
+    if min(before, after) < 0 or n == 0:
+        raise ShapeError(
+            f"pad: expected widths of at least 0 on an axis that is not empty, got {(before, after)}, {n}."
+        )
+    parts = [x]
+    if before:
+        first = slice(before, 0, -1) if mode == "reflect" else slice(0, 1)
+        parts.insert(0, getitem(x, (*lead, first)))
+    if after:
+        last = slice(n - 2, n - 2 - after if n - 2 >= after else None, -1) if mode == "reflect" else slice(n - 1, n)
+        parts.append(getitem(x, (*lead, last)))
+    if mode == "replicate":
+        lengths = [before] * bool(before) + [n] + [after] * bool(after)
+        parts = [p if m == n and p is x else expand(p, *_with(x.shape, axis, m)) for p, m in zip(parts, lengths)]
+    return parts
+
+
+def _with(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
+    return (*shape[:axis], length, *shape[axis + 1 :])

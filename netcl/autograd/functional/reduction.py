@@ -9,7 +9,7 @@ from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op
 
 __all__ = [
-    "all", "any", "argmax", "argmin", "cumsum", "logsumexp", "max", "mean", "min", "norm", "prod", "std", "sum", "var",
+    "all", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod", "std", "sum", "var",
 ]  # fmt: skip
 
 Value = Any  # a Node or a Tensor
@@ -59,11 +59,6 @@ def logsumexp(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
 def norm(x: Value, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Node:
     """Norm of the elements over `axis`: ord 1, 2 or inf."""
     return apply_op("norm", x, ord=ord, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
-
-
-def cumsum(x: Value, axis: int | None = None) -> Node:
-    """Running sum along `axis` (of the flattened value when None)."""
-    return apply_op("cumsum", x, axis=axis)  # type: ignore[no-any-return]
 
 
 def argmax(x: Value, axis: int | None = None, keepdims: bool = False) -> Node:

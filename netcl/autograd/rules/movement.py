@@ -61,3 +61,21 @@ def _roll_grad(g: Tensor, y: Any, x: Any, shift: Any, axis: Any = None) -> Tenso
 
 
 register_op("roll", lambda x, shift, axis=None: movement.roll(x, shift, axis), _roll_grad, saves=())
+
+
+def _pad_grad(g: Tensor, y: Any, x: Any, widths: Any, value: float = 0.0) -> Tensor:
+    """What was put on comes off, and what was cut off comes back as zeros."""
+    return movement.pad(g, tuple((-before, -after) for before, after in widths))
+
+
+register_op("pad", lambda x, widths, value=0.0: movement.pad(x, widths, value=value), _pad_grad, saves=())
+
+
+def _split_grad(g: tuple[Tensor | None, ...], y: Any, x: Any, sizes: Any, axis: int = 0) -> Tensor:
+    """The parts joined again, with zeros for those that nothing came back from."""
+    queue, dtype = next((p.queue, p.dtype) for p in g if p is not None)
+    parts = [Tensor.zeros(queue, v.shape, dtype) if p is None else p for p, v in zip(g, y)]
+    return movement.concat(parts, axis)
+
+
+register_op("split", lambda x, sizes, axis=0: movement.split(x, sizes, axis), _split_grad, saves=())

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from netcl.autograd.op import register_op
-from netcl.core import layout
 from netcl.core.tensor import Tensor
-from netcl.ops import elementwise, movement, reduction
+from netcl.ops import elementwise, reduction
 
 
 def _sum_grad(g: Tensor, y: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
@@ -21,14 +20,6 @@ def _mean_grad(g: Tensor, y: Any, x: Any, axis: Any = None, keepdims: bool = Fal
 
 def _extreme_grad(g: Tensor, y: Tensor, x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     return reduction.extreme_grad(g, x, y, axis)
-
-
-def _cumsum_grad(g: Tensor, y: Any, x: Any, axis: Any = None) -> Tensor:
-    """A sum of what comes after: the running sum from the other end."""
-    if axis is None:
-        return movement.flip(reduction.cumsum(movement.flip(g, 0), 0), 0).reshape(x.shape)
-    axis = layout.as_axis("cumsum", axis, g.ndim)
-    return movement.flip(reduction.cumsum(movement.flip(g, axis), axis), axis)
 
 
 register_op("sum", reduction.sum, _sum_grad, saves=())
@@ -62,6 +53,5 @@ register_op(
     lambda g, y, x, ord=2, axis=None, keepdims=False: reduction.norm_grad(g, x, y, ord, axis),
     saves=("y", 0),
 )
-register_op("cumsum", reduction.cumsum, _cumsum_grad, saves=())
 for _name in ("argmax", "argmin", "any", "all"):
     register_op(_name, getattr(reduction, _name))

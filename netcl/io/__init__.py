@@ -1,0 +1,6 @@
+"""Models and checkpoints as files. Nothing in them is executed when they are read."""
+
+from netcl.io.checkpoint import load_checkpoint, save_checkpoint
+from netcl.io.model import load_model, save_model
+
+__all__ = ["load_checkpoint", "load_model", "save_checkpoint", "save_model"]

@@ -1,0 +1,86 @@
+"""Conv2d: cross-correlation of images with learned kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import netcl.autograd as ag
+from netcl.core.errors import ShapeError
+from netcl.nn import init
+from netcl.nn.module import Module
+from netcl.nn.parameter import Parameter, queue_of
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """(height, width) from one number or two."""
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+class Conv2d(Module):
+    """y = x * W + b: (N, C, H, W) -> (N, O, H', W'), H' = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1.
+
+    kernel_size, stride, padding and dilation are numbers or (height, width). padding="same" keeps height and width
+    (stride 1, odd kernels). weight (O, C / groups, KH, KW) is uniform in +-1 / sqrt(fan_in), bias zero, as in Linear.
+    """
+
+    def __init__(
+        self,
+        queue: Any,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        *,
+        bias: bool = True,
+        dtype: Any = "float32",
+    ) -> None:
+        queue = queue_of("Conv2d", queue)
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ShapeError(
+                f"Conv2d: expected groups that divide both channel counts, got {groups} for {in_channels} and "
+                f"{out_channels}."
+            )
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.stride, self.dilation = pair(kernel_size), pair(stride), pair(dilation)
+        self.padding = self._same() if padding == "same" else (0, 0) if padding == "valid" else pair(padding)
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        self.weight = Parameter(init.kaiming_uniform(queue, shape, a=5**0.5, dtype=dtype))
+        self.bias = Parameter(init.zeros(queue, (out_channels,), dtype=dtype)) if bias else None
+
+    def _same(self) -> tuple[int, int]:
+        spans = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation)]
+        if self.stride != (1, 1) or any(s % 2 for s in spans):
+            raise ShapeError(
+                f"Conv2d: expected stride 1 and an odd kernel with padding='same', got stride {self.stride} and kernel "
+                f"{self.kernel_size}; give the padding in numbers."
+            )
+        return spans[0] // 2, spans[1] // 2
+
+    def _inputs(self, x: Any) -> tuple[Any, ...]:
+        """What the op takes, checked."""
+        if len(x.shape) != 4 or x.shape[1] != self.in_channels:
+            raise ShapeError(
+                f"Conv2d: expected input of shape (N, {self.in_channels}, H, W), got {x.shape}; "
+                "add the missing axis with x.unsqueeze(1)."
+            )
+        geometry = (self.stride, self.padding, self.dilation, self.groups)
+        return (x, self.weight, self.bias, *geometry)
+
+    def forward(self, x: Any) -> Any:
+        """(N, C, H, W) -> (N, O, H', W')."""
+        return ag.conv2d(*self._inputs(x))
+
+    def forward_relu(self, x: Any) -> Any:
+        """relu(forward(x)) as one kernel."""
+        return ag.conv2d_relu(*self._inputs(x))
+
+    def extra_repr(self) -> str:
+        """Channels and geometry."""
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        text += f", padding={self.padding}" if self.padding != (0, 0) else ""
+        text += f", dilation={self.dilation}" if self.dilation != (1, 1) else ""
+        text += f", groups={self.groups}" if self.groups != 1 else ""
+        return text + (", bias=False" if self.bias is None else "")

@@ -1,0 +1,31 @@
+"""The ops that layers are made of, under the names users look for. They are those of `netcl.autograd`."""
+
+# ruff: noqa: F401
+from netcl.autograd import (
+    adaptive_avg_pool2d,
+    avg_pool2d,
+    batch_norm,
+    conv2d,
+    dropout,
+    elu,
+    gelu,
+    group_norm,
+    hard_sigmoid,
+    hard_swish,
+    hard_tanh,
+    layer_norm,
+    leaky_relu,
+    linear,
+    log_sigmoid,
+    max_pool2d,
+    mish,
+    pad,
+    relu,
+    rms_norm,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    softsign,
+    tanh,
+)

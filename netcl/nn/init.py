@@ -1,0 +1,175 @@
+"""Initial values: functions that make a tensor, and the same with a trailing underscore that fill a parameter in place.
+
+Random ones draw from the generator of `netcl.ops.random` (the same numbers on every device; `netcl.seed` starts it), or
+from `generator`. fan_in is the number of inputs of one output: in_features, or in_channels / groups times the kernel's
+area.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from netcl.core.errors import ShapeError
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise, random
+
+Shape = tuple[int, ...]
+_SQRT_2 = math.sqrt(2.0)
+
+
+def fans(shape: Shape) -> tuple[int, int]:
+    """(fan_in, fan_out) of a weight (out, in, kernel...)."""
+    if len(shape) < 2:
+        raise ShapeError(f"init: expected a weight with at least two axes, got shape {shape}.")
+    area = math.prod(shape[2:])
+    return shape[1] * area, shape[0] * area
+
+
+def gain(nonlinearity: str, a: float = 0.0) -> float:
+    """What keeps the variance after a nonlinearity; `a` is the slope of leaky_relu."""
+    known = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3, "relu": _SQRT_2, "selu": 0.75}
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1 + a * a))
+    if nonlinearity not in known:
+        choices = ", ".join([*known, "leaky_relu"])
+        raise ValueError(f"init: expected a nonlinearity among {choices}, got {nonlinearity!r}.")
+    return known[nonlinearity]
+
+
+def zeros(queue: Any, shape: Shape, *, dtype: Any = "float32") -> Tensor:
+    """All 0."""
+    return Tensor.zeros(queue, shape, dtype)
+
+
+def ones(queue: Any, shape: Shape, *, dtype: Any = "float32") -> Tensor:
+    """All 1."""
+    return Tensor.ones(queue, shape, dtype)
+
+
+def constant(queue: Any, shape: Shape, value: float, *, dtype: Any = "float32") -> Tensor:
+    """All `value`."""
+    return Tensor.full(queue, shape, value, dtype)
+
+
+def uniform(
+    queue: Any, shape: Shape, low: float = 0.0, high: float = 1.0, *, dtype: Any = "float32", generator: Any = None
+) -> Tensor:
+    """Uniform in [low, high)."""
+    return random.uniform(queue, shape, low, high, dtype=dtype, generator=generator)
+
+
+def normal(
+    queue: Any, shape: Shape, mean: float = 0.0, std: float = 1.0, *, dtype: Any = "float32", generator: Any = None
+) -> Tensor:
+    """Normal with the given mean and standard deviation."""
+    return random.normal(queue, shape, mean, std, dtype=dtype, generator=generator)
+
+
+def trunc_normal(
+    queue: Any,
+    shape: Shape,
+    mean: float = 0.0,
+    std: float = 1.0,
+    low: float = -2.0,
+    high: float = 2.0,
+    *,
+    dtype: Any = "float32",
+    generator: Any = None,
+) -> Tensor:
+    """Normal, with values outside [low, high] drawn again (on the host)."""
+    if not low < high:
+        raise ValueError(f"trunc_normal: expected low < high, got {low} and {high}.")
+    size, found = math.prod(shape), np.empty(0)
+    for _ in range(1000):
+        draws = normal(queue, (max(2 * size, 64),), mean, std, generator=generator).to_host()
+        found = np.concatenate([found, draws[(draws >= low) & (draws <= high)]])
+        if found.size >= size:
+            return Tensor.from_host(queue, found[:size].reshape(shape), dtype)
+    raise ValueError(
+        f"trunc_normal: expected [{low}, {high}] to hold draws of mean {mean} and std {std}, found too few."
+    )
+
+
+def xavier_uniform(
+    queue: Any, shape: Shape, gain: float = 1.0, *, dtype: Any = "float32", generator: Any = None
+) -> Tensor:
+    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)). Source: Glorot and Bengio 2010."""
+    bound = gain * math.sqrt(6.0 / sum(fans(shape)))
+    return uniform(queue, shape, -bound, bound, dtype=dtype, generator=generator)
+
+
+def xavier_normal(
+    queue: Any, shape: Shape, gain: float = 1.0, *, dtype: Any = "float32", generator: Any = None
+) -> Tensor:
+    """Normal with std gain * sqrt(2 / (fan_in + fan_out)). Source: Glorot and Bengio 2010."""
+    return normal(queue, shape, 0.0, gain * math.sqrt(2.0 / sum(fans(shape))), dtype=dtype, generator=generator)
+
+
+def _kaiming_std(shape: Shape, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"init: expected mode 'fan_in' or 'fan_out', got {mode!r}.")
+    return gain(nonlinearity, a) / math.sqrt(fans(shape)[mode == "fan_out"])
+
+
+def kaiming_uniform(
+    queue: Any,
+    shape: Shape,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    *,
+    dtype: Any = "float32",
+    generator: Any = None,
+) -> Tensor:
+    """Uniform in +-gain * sqrt(3 / fan), gain = sqrt(2 / (1 + a^2)). Source: He et al. 2015, arXiv:1502.01852."""
+    bound = math.sqrt(3.0) * _kaiming_std(shape, a, mode, nonlinearity)
+    return uniform(queue, shape, -bound, bound, dtype=dtype, generator=generator)
+
+
+def kaiming_normal(
+    queue: Any,
+    shape: Shape,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    *,
+    dtype: Any = "float32",
+    generator: Any = None,
+) -> Tensor:
+    """Normal with std gain / sqrt(fan), gain = sqrt(2 / (1 + a^2)). Source: He et al. 2015, arXiv:1502.01852."""
+    return normal(queue, shape, 0.0, _kaiming_std(shape, a, mode, nonlinearity), dtype=dtype, generator=generator)
+
+
+def orthogonal(queue: Any, shape: Shape, gain: float = 1.0, *, dtype: Any = "float32", generator: Any = None) -> Tensor:
+    """Rows (or columns, whichever are fewer) orthonormal times gain, by QR on the host. Source: arXiv:1312.6120."""
+    if len(shape) < 2:
+        raise ShapeError(f"orthogonal: expected a weight with at least two axes, got shape {shape}.")
+    rows, cols = shape[0], math.prod(shape[1:])
+    draws = normal(queue, (max(rows, cols), min(rows, cols)), generator=generator).to_host().astype(np.float64)
+    q, r = np.linalg.qr(draws)
+    q = q * np.sign(np.diag(r))
+    return Tensor.from_host(queue, (gain * (q if rows >= cols else q.T)).reshape(shape), dtype)
+
+
+def _in_place(make: Callable[..., Tensor]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def fill(target: Any, *args: Any, **kwargs: Any) -> Any:
+        value = getattr(target, "value", target)
+        elementwise.assign(value, make(value.queue, value.shape, *args, dtype=value.dtype, **kwargs))
+        return target
+
+    fill.__name__ = fill.__qualname__ = f"{make.__name__}_"
+    fill.__doc__ = f"`{make.__name__}` into a parameter or tensor, in place; returns it."
+    return fill
+
+
+zeros_, ones_, constant_ = (_in_place(f) for f in (zeros, ones, constant))
+uniform_, normal_, trunc_normal_ = (_in_place(f) for f in (uniform, normal, trunc_normal))
+xavier_uniform_, xavier_normal_ = (_in_place(f) for f in (xavier_uniform, xavier_normal))
+kaiming_uniform_, kaiming_normal_ = (_in_place(f) for f in (kaiming_uniform, kaiming_normal))
+orthogonal_ = _in_place(orthogonal)

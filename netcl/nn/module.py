@@ -1,0 +1,322 @@
+"""Module: parameters, buffers and further modules as plain attributes, found by walking them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from netcl.autograd.node import Parameter
+from netcl.core.dtypes import as_dtype, compute_dtype, is_float
+from netcl.core.errors import CheckpointError, DTypeError
+from netcl.core.queue import CPUQueue
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise
+
+M = TypeVar("M", bound="Module")
+
+
+class Keys(NamedTuple):
+    """What `load_state_dict` could not match."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Handle:
+    """Removes a hook."""
+
+    def __init__(self, hooks: list[Any], hook: Any) -> None:
+        self._hooks, self._hook = hooks, hook
+
+    def remove(self) -> None:
+        """Take the hook away; a second call does nothing."""
+        if self._hook in self._hooks:
+            self._hooks.remove(self._hook)
+
+
+class Module:
+    """Base of all layers and models. Subclasses set parameters and modules as attributes and define `forward`.
+
+    Attributes that are Parameters, Modules, or lists, tuples or dicts of them are found without registration; buffers
+    (tensors that belong to the state but are not trained) are declared by `register_buffer`. Names are paths such as
+    "layers.0.weight". An object reachable by two names is one object: it is trained once and saved once.
+    """
+
+    training = True
+    _buffers: Mapping[str, bool] = {}  # name of a tensor attribute -> whether it is saved
+    _before: list[Callable[..., Any]] = []
+    _after: list[Callable[..., Any]] = []
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes."""
+        raise NotImplementedError(f"{type(self).__name__}: expected a method forward(), got a class without one.")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for hook in self._before:
+            changed = hook(self, args)
+            if changed is not None:
+                args = changed if isinstance(changed, tuple) else (changed,)
+        result = self.forward(*args, **kwargs)
+        for hook in self._after:
+            changed = hook(self, args, result)
+            result = result if changed is None else changed
+        return result
+
+    # -- what it is made of ----------------------------------------------------------------------------------------
+
+    def members(self) -> Iterator[tuple[str, Any]]:
+        """(name, value) of everything set on this module that may be a parameter, a module or a buffer."""
+        for name, value in self.__dict__.items():
+            if isinstance(value, (list, tuple)):
+                yield from ((f"{name}.{i}", v) for i, v in enumerate(value))
+            elif isinstance(value, dict):
+                yield from ((f"{name}.{k}", v) for k, v in value.items())
+            else:
+                yield name, value
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """(name, module) of the modules directly inside."""
+        return ((name, value) for name, value in self.members() if isinstance(value, Module))
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly inside."""
+        return (child for _, child in self.named_children())
+
+    def named_modules(self, prefix: str = "", _seen: set[int] | None = None) -> Iterator[tuple[str, Module]]:
+        """(path, module) of this module and all inside, each once."""
+        seen = set() if _seen is None else _seen
+        if id(self) not in seen:
+            seen.add(id(self))
+            yield prefix, self
+            for name, child in self.named_children():
+                yield from child.named_modules(_join(prefix, name), seen)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all inside, each once."""
+        return (module for _, module in self.named_modules())
+
+    def _paths(self, prefix: str, kind: type, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Module, str, Any]]:
+        """(path, owner, attribute, value) of all values of `kind`, under every path that leads to them."""
+        if id(self) in above:  # a child that refers to its parent
+            return
+        for name, value in self.members():
+            if isinstance(value, kind) and (kind is not Tensor or name in self._buffers):
+                yield _join(prefix, name), self, name, value
+            if isinstance(value, Module):
+                yield from value._paths(_join(prefix, name), kind, (*above, id(self)))
+
+    def named_parameters(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """(path, parameter), each parameter once under its first path unless remove_duplicate is False.
+
+        A parameter without a name gets its path as one, for messages and for the keys of optimizer states.
+        """
+        seen: set[int] = set()
+        for path, _, _, p in self._paths(prefix, Parameter):
+            if remove_duplicate and id(p) in seen:
+                continue
+            seen.add(id(p))
+            p.name = p.name or path
+            yield path, p
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All parameters, each once."""
+        return (p for _, p in self.named_parameters())
+
+    def named_buffers(self, persistent: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """(path, tensor) of the buffers, or only of those that are saved."""
+        for path, owner, name, value in self._paths("", Tensor):
+            if owner._buffers[name] or not persistent:
+                yield path, value
+
+    def buffers(self) -> Iterator[Tensor]:
+        """All buffers."""
+        return (value for _, value in self.named_buffers())
+
+    def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
+        """Set attribute `name` to a tensor that moves, and if `persistent` is saved, with the module."""
+        self._buffers = {**self._buffers, name: persistent}
+        setattr(self, name, value)
+
+    def replace(self, path: str, value: Parameter) -> None:
+        """Put another parameter at `path`: for tying weights."""
+        for found, owner, name, _ in list(self._paths("", Parameter)):
+            if found == path:
+                head, _, rest = name.partition(".")
+                held = getattr(owner, head)
+                if isinstance(held, tuple):
+                    setattr(owner, head, tuple(value if str(i) == rest else v for i, v in enumerate(held)))
+                elif rest:
+                    held[int(rest) if isinstance(held, list) else rest] = value
+                else:
+                    setattr(owner, head, value)
+                return
+        raise KeyError(f"{type(self).__name__}.replace: expected the path of a parameter, got {path!r}.")
+
+    # -- modes -----------------------------------------------------------------------------------------------------
+
+    def train(self: M, mode: bool = True) -> M:
+        """Switch this module and all inside to training (or, with False, to evaluation)."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self: M) -> M:
+        """Switch to evaluation: no dropout, running statistics in norms."""
+        return self.train(False)
+
+    def requires_grad_(self: M, requires_grad: bool = True) -> M:
+        """Ask for gradients of all parameters, or freeze them."""
+        for p in self.parameters():
+            p.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for p in self.parameters():
+            p.grad = None
+
+    def apply(self: M, fn: Callable[[Module], Any]) -> M:
+        """Call `fn` on every module inside, then on this one."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    # -- moving ----------------------------------------------------------------------------------------------------
+
+    def to(self: M, target: Any) -> M:
+        """Move everything to a queue (or what has a `.queue`), or floats to a dtype, in place; gradients are dropped.
+
+        Buffers are kept in the type that is computed in: float32 for float16.
+        """
+        queue = getattr(target, "queue", target)
+        if isinstance(queue, CPUQueue) or hasattr(queue, "int_ptr"):
+            return self._move(lambda t: t.to(queue), lambda t: t.to(queue))
+        dtype = as_dtype(target)
+        if not is_float(dtype):
+            raise DTypeError(f"{type(self).__name__}.to: expected a queue or a floating dtype, got {target!r}.")
+        return self._move(_caster(dtype), _caster(compute_dtype(dtype)))
+
+    def _move(self: M, parameter: Callable[[Tensor], Tensor], buffer: Callable[[Tensor], Tensor]) -> M:
+        for p in self.parameters():
+            p.value, p.grad = parameter(p.value), None
+        moved: dict[int, Tensor] = {}
+        for _, owner, name, value in list(self._paths("", Tensor)):
+            setattr(owner, name, moved.setdefault(id(value), buffer(value)))
+        return self
+
+    def half(self: M) -> M:
+        """Floats as float16; optimizers made afterwards keep float32 masters."""
+        return self.to("float16")
+
+    def float(self: M) -> M:
+        """Floats as float32."""
+        return self.to("float32")
+
+    def double(self: M) -> M:
+        """Floats as float64."""
+        return self.to("float64")
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def named_state(self) -> dict[str, Any]:
+        """Parameters and saved buffers, the objects themselves, under every path that leads to them."""
+        return {**dict(self.named_parameters(remove_duplicate=False)), **dict(self.named_buffers(persistent=True))}
+
+    def state_dict(self, copy: bool = True) -> dict[str, Tensor]:
+        """{path: tensor} of parameters and saved buffers. A snapshot; with copy=False the tensors are the live ones.
+
+        An object with two paths is under both, as one tensor.
+        """
+        done: dict[int, Tensor] = {}
+        result = {}
+        for path, value in self.named_state().items():
+            if id(value) not in done:
+                tensor = value.value if isinstance(value, Parameter) else value
+                done[id(value)] = tensor.copy() if copy else tensor
+            result[path] = done[id(value)]
+        return result
+
+    def check_state(self, state: Mapping[str, Any], strict: bool = True) -> Keys:
+        """The keys that do not match; CheckpointError listing everything that `load_state_dict` would refuse."""
+        own = self.named_state()
+        keys = Keys([k for k in own if k not in state], [k for k in state if k not in own])
+        shapes = {k: (tuple(np.shape(state[k])), own[k].shape) for k in own if k in state}
+        wrong = [f"{k}: {theirs} for {ours}" for k, (theirs, ours) in shapes.items() if theirs != ours]
+        lines = [f"shapes differ: {', '.join(wrong)}"] if wrong else []
+        if strict:
+            lines += [f"missing: {', '.join(keys.missing_keys)}"] if keys.missing_keys else []
+            lines += [f"unexpected: {', '.join(keys.unexpected_keys)}"] if keys.unexpected_keys else []
+        if lines:
+            fix = "" if wrong else "; pass strict=False to load what fits"
+            where, found = f"{type(self).__name__}.load_state_dict", "; ".join(lines)
+            raise CheckpointError(f"{where}: expected the keys and shapes of the model, got {found}{fix}.")
+        return keys
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Keys:
+        """Write tensors or arrays into parameters and buffers of the same path, in place.
+
+        Raises CheckpointError listing everything that does not fit, before anything is changed: wrong shapes always,
+        missing and unexpected keys when `strict`. Returns those keys.
+        """
+        keys = self.check_state(state, strict)
+        for key, value in self.named_state().items():
+            if key in state:
+                _write(value.value if isinstance(value, Parameter) else value, state[key])
+        return keys
+
+    def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
+        """Tensors are copied on their device, queues are shared, ties are kept."""
+        for _, _, _, p in self._paths("", Parameter):
+            if id(p) not in memo:
+                memo[id(p)] = Parameter(p.value.copy(), p.name, p.requires_grad)
+        for value in [v for m in self.modules() for v in m.__dict__.values()]:
+            if isinstance(value, Tensor):
+                memo.setdefault(id(value), value.copy())
+            elif isinstance(value, CPUQueue) or hasattr(value, "int_ptr"):
+                memo[id(value)] = value
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
+
+    # -- hooks and printing ----------------------------------------------------------------------------------------
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> Handle:
+        """Call hook(module, args, result) after forward; what it returns, if anything, replaces the result."""
+        hooks = self.__dict__.setdefault("_after", [])
+        hooks.append(hook)
+        return Handle(hooks, hook)
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> Handle:
+        """Call hook(module, args) before forward; what it returns, if anything, replaces the arguments."""
+        hooks = self.__dict__.setdefault("_before", [])
+        hooks.append(hook)
+        return Handle(hooks, hook)
+
+    def extra_repr(self) -> str:
+        """Settings shown between the brackets of the printed tree."""
+        return ""
+
+    def __repr__(self) -> str:
+        children = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]
+        if not children:
+            return f"{type(self).__name__}({self.extra_repr()})"
+        return f"{type(self).__name__}({self.extra_repr()}\n  " + "\n  ".join(children) + "\n)"
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _caster(dtype: Any) -> Callable[[Tensor], Tensor]:
+    return lambda t: t.astype(dtype) if is_float(t.dtype) else t
+
+
+def _write(target: Tensor, source: Any) -> None:
+    """Write `source` into `target` in place, on its device and in its dtype."""
+    if not isinstance(source, Tensor):
+        source = Tensor.from_host(target.queue, np.asarray(source))
+    elementwise.assign(target, source.to(target.queue))

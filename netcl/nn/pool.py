@@ -1,0 +1,79 @@
+"""Pooling layers over images (N, C, H, W)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import netcl.autograd as ag
+from netcl.nn.module import Module
+
+
+class MaxPool2d(Module):
+    """Largest element of every window; `stride` defaults to the kernel size, padding never wins."""
+
+    def __init__(
+        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> None:
+        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
+        self.padding, self.dilation, self.ceil_mode = padding, dilation, ceil_mode
+
+    def forward(self, x: Any) -> Any:
+        """(N, C, H, W) -> (N, C, H', W')."""
+        return ag.max_pool2d(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+
+    def extra_repr(self) -> str:
+        """The window."""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool2d(Module):
+    """Mean of every window; `count_include_pad` says whether padding counts as elements."""
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> None:
+        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
+        self.padding, self.ceil_mode, self.count_include_pad = padding, ceil_mode, count_include_pad
+
+    def forward(self, x: Any) -> Any:
+        """(N, C, H, W) -> (N, C, H', W')."""
+        return ag.avg_pool2d(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
+
+    def extra_repr(self) -> str:
+        """The window."""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AdaptiveAvgPool2d(Module):
+    """Mean over windows that divide the image into `output_size`, a number or (height, width)."""
+
+    def __init__(self, output_size: Any) -> None:
+        self.output_size = output_size
+
+    def forward(self, x: Any) -> Any:
+        """(N, C, H, W) -> (N, C, *output_size)."""
+        return ag.adaptive_avg_pool2d(x, self.output_size)
+
+    def extra_repr(self) -> str:
+        """The output's size."""
+        return f"output_size={self.output_size}"
+
+
+class Flatten(Module):
+    """Axes from `start_axis` to the last merged into one: (N, C, H, W) -> (N, C H W)."""
+
+    def __init__(self, start_axis: int = 1) -> None:
+        self.start_axis = start_axis
+
+    def forward(self, x: Any) -> Any:
+        """A view."""
+        return ag.flatten(x, self.start_axis)
+
+    def extra_repr(self) -> str:
+        """The first axis merged."""
+        return f"start_axis={self.start_axis}"

@@ -1,0 +1,111 @@
+"""Checkpoints: a resumed run is the uninterrupted one."""
+
+import numpy as np
+import pytest
+
+import netcl.autograd as ag
+from netcl import nn
+from netcl.core.errors import CheckpointError
+from netcl.core.tensor import Tensor
+from netcl.data import DataLoader, TensorDataset
+from netcl.io import load_checkpoint, load_model, save_checkpoint, save_model
+from netcl.optim import SGD, AdamW, CosineAnnealingLR, ReduceLROnPlateau
+
+X = np.random.default_rng(0).standard_normal((24, 3)).astype(np.float32)
+
+
+class Run:
+    """A small training run."""
+
+    def __init__(self, queue, kind=AdamW, **settings):
+        self.queue = queue
+        self.model = nn.Sequential(nn.Linear(queue, 3, 8), nn.Tanh(), nn.BatchNorm1d(queue, 8), nn.Linear(queue, 8, 1))
+        if not hasattr(Run, "weights"):
+            Run.weights = [p.value.to_host() for p in self.model.parameters()]
+        for p, w in zip(self.model.parameters(), Run.weights):
+            p.value = Tensor.from_host(queue, w)
+        self.opt = kind(self.model.parameters(), lr=0.05, **settings)
+        self.schedule = CosineAnnealingLR(self.opt, T_max=10)
+        self.loader = DataLoader(TensorDataset(X), 8, shuffle=True, seed=3)
+        self.epoch = 0
+
+    @property
+    def parts(self):
+        return {"optimizer": self.opt, "schedule": self.schedule, "loader": self.loader}
+
+    def train(self, epochs):
+        losses = []
+        for _ in range(epochs):
+            for x in self.loader:
+                with ag.Tape() as tape:
+                    loss = ag.square(self.model(ag.tensor(Tensor.from_host(self.queue, x))) - 1.0).mean()
+                tape.backward(loss)
+                self.opt.step()
+                self.opt.zero_grad()
+                losses.append(loss.item())
+            self.schedule.step()
+            self.epoch += 1
+        return losses
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(AdamW, {"amsgrad": True}), (SGD, {"momentum": 0.9, "dampening": 0.2})])
+def test_a_resumed_run_gives_the_same_losses(queue, tmp_path, kind, settings):
+    straight = Run(queue, kind, **settings).train(4)
+    path, first = tmp_path / "run.netcl", Run(queue, kind, **settings)
+    losses = first.train(2)
+    save_checkpoint(first.model, path, **first.parts, epoch=first.epoch, step=6, extra={"best": 0.5, "note": "x"})
+    second = Run(queue, kind, **settings)
+    second.train(1)  # whatever it did before is forgotten
+    found = load_checkpoint(second.model, path, **second.parts)
+    assert found == {"epoch": 2, "step": 6, "extra": {"best": 0.5, "note": "x"}}
+    assert losses + second.train(2) == straight
+
+
+def test_a_checkpoint_opens_as_a_model(queue, tmp_path):
+    run, path = Run(queue), tmp_path / "run.netcl"
+    run.train(1)
+    save_checkpoint(run.model, path, **run.parts)
+    model = load_model(path, queue)
+    np.testing.assert_array_equal(model[0].weight.to_host(), run.model[0].weight.to_host())
+    np.testing.assert_array_equal(model[2].running_mean.to_host(), run.model[2].running_mean.to_host())
+
+
+def test_a_plateau_before_its_first_step_is_saved(cpu_queue, tmp_path):
+    run = Run(cpu_queue)
+    save_checkpoint(run.model, tmp_path / "a", schedule=ReduceLROnPlateau(run.opt))
+    plateau = ReduceLROnPlateau(run.opt, patience=1)
+    load_checkpoint(run.model, tmp_path / "a", schedule=plateau)
+    assert plateau.best == float("inf") and plateau.patience == 10
+
+
+def test_what_does_not_fit_changes_nothing(queue, tmp_path):
+    run, path = Run(queue), tmp_path / "run.netcl"
+    run.train(1)
+    save_checkpoint(run.model, path, optimizer=run.opt)
+    other = Run(queue)
+    before = [p.value.to_host() for p in other.model.parameters()]
+
+    def unchanged():
+        return all((p.value.to_host() == b).all() for p, b in zip(other.model.parameters(), before))
+
+    with pytest.raises(CheckpointError, match="state of schedule, loader, found none"):
+        load_checkpoint(other.model, path, **other.parts)
+    fewer = SGD([next(iter(other.model.parameters()))])
+    with pytest.raises(CheckpointError, match="groups of"):
+        load_checkpoint(other.model, path, optimizer=fewer)
+    assert unchanged() and not other.opt.state
+    with pytest.raises(CheckpointError, match="shapes differ"):
+        load_checkpoint(nn.Sequential(nn.Linear(queue, 4, 8), nn.Tanh()), path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="not one"):
+        load_checkpoint(other.model, path, optimizer=other.opt)
+    assert unchanged() and not other.opt.state
+    save_model(run.model, path)
+    with pytest.raises(CheckpointError, match="expected a checkpoint, got a model file"):
+        load_checkpoint(other.model, path)
+
+
+def test_only_plain_data_is_kept(cpu_queue, tmp_path):
+    with pytest.raises(CheckpointError, match="expected plain data"):
+        save_checkpoint(nn.ReLU(), tmp_path / "a", extra=object())
+    assert not list(tmp_path.iterdir())
