@@ -203,34 +203,38 @@ class Optimizer:
         }
         return {"state": state, "param_groups": groups}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over settings and states from `state_dict`, by parameter name, or by position where names differ.
-
-        Raises CheckpointError, changing nothing, when groups, parameters or shapes do not fit.
-        """
-        where, saved = f"{type(self).__name__}.load_state_dict", state["param_groups"]
-        have = [len(g["params"]) for g in self.param_groups]
-        if have != [len(g["params"]) for g in saved]:
-            raise CheckpointError(
-                f"{where}: expected groups of {have} parameters, got {[len(g['params']) for g in saved]}."
-            )
-        theirs = [name for g in saved for name in g["params"]]
+    def _matched(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameter behind each name in a saved state: by name, or by position where names differ."""
+        theirs = [name for g in state["param_groups"] for name in g["params"]]
         by_name = dict(zip(self.names(), self.parameters()))
-        if set(by_name) != set(theirs):
-            by_name = dict(zip(theirs, self.parameters()))
+        return by_name if set(by_name) == set(theirs) else dict(zip(theirs, self.parameters()))
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise CheckpointError when groups, parameters or shapes do not fit."""
+        where, saved = f"{type(self).__name__}.load_state_dict", state["param_groups"]
+        ours, theirs = ([len(g["params"]) for g in groups] for groups in (self.param_groups, saved))
+        if ours != theirs:
+            raise CheckpointError(f"{where}: expected groups of {ours} parameters, got {theirs}.")
         wrong = [
             f"{name}.{key} {np.shape(v)} for {p.shape}"
-            for name, p in by_name.items()
+            for name, p in self._matched(state).items()
             for key, v in state["state"].get(name, {}).items()
             if key != "step" and tuple(v.shape) != p.shape
         ]
         if wrong:
             raise CheckpointError(f"{where}: expected states shaped like their parameters, got {', '.join(wrong)}.")
-        for group, other in zip(self.param_groups, saved):
-            group.update({k: v for k, v in other.items() if k != "params"})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over settings and states from `state_dict`, by parameter name, or by position where names differ.
+
+        Raises CheckpointError, changing nothing, when groups, parameters or shapes do not fit.
+        """
+        self.check_state(state)
+        for group, other in zip(self.param_groups, state["param_groups"]):
+            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in other.items() if k != "params"})
         self.state = {
             p: {k: v if k == "step" else _adopt(p, v) for k, v in state["state"][name].items()}
-            for name, p in by_name.items()
+            for name, p in self._matched(state).items()
             if name in state["state"]
         }
         self._slabs.clear()

@@ -14,7 +14,21 @@ from typing import Any
 from netcl.optim.optimizer import Optimizer
 
 
-class Schedule:
+class _Rated:
+    """What every schedule can say."""
+
+    optimizer: Optimizer
+    last_epoch: int
+
+    def get_last_lr(self) -> list[float]:
+        """The rates the optimizer has."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(last_epoch={self.last_epoch}, lr={self.get_last_lr()})"
+
+
+class Schedule(_Rated):
     """Base of the schedules that follow a formula: subclasses say `rate(base, count)`."""
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -41,10 +55,6 @@ class Schedule:
         for group, rate in zip(self.optimizer.param_groups, self.rates()):
             group["lr"] = rate
 
-    def get_last_lr(self) -> list[float]:
-        """The rates the optimizer has."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
     def state_dict(self) -> dict[str, Any]:
         """The numbers that decide the rates, as plain data."""
         return {k: v for k, v in self.__dict__.items() if k != "optimizer" and not _has_functions(v)}
@@ -53,9 +63,6 @@ class Schedule:
         """Take over a saved state and give the optimizer the rate it had."""
         self.__dict__.update(state)
         self.step(self.last_epoch)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(last_epoch={self.last_epoch}, lr={self.get_last_lr()})"
 
 
 def _has_functions(value: Any) -> bool:
@@ -134,7 +141,7 @@ class WarmupCosine(Schedule):
         return self.eta_min + (base - self.eta_min) * (1.0 + math.cos(math.pi * done)) / 2.0
 
 
-class ReduceLROnPlateau:
+class ReduceLROnPlateau(_Rated):
     """Multiply the rates by `factor` after more than `patience` steps without a better metric.
 
     Better means below best - threshold * |best| for mode "min", above best + threshold * |best| for "max"; with
@@ -194,8 +201,6 @@ class ReduceLROnPlateau:
                 if group["lr"] - rate > self.eps:
                     group["lr"] = rate
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
-
-    get_last_lr, __repr__ = Schedule.get_last_lr, Schedule.__repr__
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, counts, the best metric, and the rates."""
