@@ -1,0 +1,214 @@
+"""Cross-entropy with class indices or probabilities: one row kernel and one small sum forward, one row kernel backward.
+
+With p = softmax(z), smoothing e over C classes, class weights w (ones by default) and label y of a row:
+
+    loss  = (1 - e) * w_y * (-log p_y) + e / C * sum_c w_c * (-log p_c)
+    mean  = sum(loss) / sum(w_y) over the rows that are not ignored
+
+Forward keeps one logsumexp per row; the probabilities are never stored. Source: Szegedy et al. 2016, arXiv:1512.00567.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netcl.core.backend import cpu
+from netcl.core.backend.opencl import arm_flag, flag_buffer, index_message, launch
+from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_float
+from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from netcl.core.profile import profile_of
+from netcl.core.queue import state_of
+from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.ops import reduction as reduction_ops
+from netcl.ops import sources
+from netcl.ops.formula import formula
+from netcl.ops.render import Chain
+from netcl.ops.rows import run_rows
+from netcl.runtime.cache import get_kernel
+
+REDUCTIONS = ("mean", "sum", "none")
+_TYPES = (None, None, None, None, None, INT64, INT64, INT64, INT64, INT32)
+
+
+class Kept(NamedTuple):
+    """What backward needs besides logits and target: logsumexp per row, and 1 / (sum of weights) as one number."""
+
+    lse: Tensor
+    scale: Tensor
+
+
+@lru_cache(maxsize=64)
+def _forward(labels: bool, weighted: bool, smooth: bool) -> Chain:
+    """Outputs: loss of the row, its logsumexp and, with labels, its weight."""
+    inputs = ("z", "t", *(("col",) if labels else ()), *(("w",) if weighted else ()))
+    lines = ["m = MAX(z)", "lse = ADD(m, LOG(SUM(EXP(SUB(z, m)))))"]
+    if labels:
+        lines += ["hit = EQ(col, t)", "zy = SUM(WHERE(hit, z, 0))", "kept = NE(t, ignore)"]
+        lines += ["wy = SUM(WHERE(hit, w, 0))" if weighted else "wy = ADD(kept, 0)", "a = MUL(wy, SUB(lse, zy))"]
+        if smooth:
+            each = "MUL(w, SUB(lse, z))" if weighted else "SUB(lse, z)"
+            lines.append(f"b = ADD(MUL(a, SUB(1, e)), MUL(DIV(e, n), SUM({each})))")
+        lines += [f"loss = WHERE(kept, {'b' if smooth else 'a'}, 0)", "weight = WHERE(kept, wy, 0)"]
+    else:
+        target = "ADD(MUL(t, SUB(1, e)), DIV(e, n))" if smooth else "t"
+        # WHERE: a class of probability 0 adds 0 even where its log-probability is infinite
+        lines += [f"q = MUL({'w' if weighted else 1}, {target})", "loss = SUM(WHERE(q, MUL(q, SUB(lse, z)), 0))"]
+    scalars = (("ignore",) if labels else ()) + (("e",) if smooth else ())
+    outputs = ("loss", "lse", *(("weight",) if labels else ()))
+    return formula("cross_entropy", inputs, *lines, outputs=outputs, kinds=("drop",) * len(outputs), scalars=scalars)
+
+
+@lru_cache(maxsize=64)
+def _backward(labels: bool, weighted: bool, smooth: bool) -> Chain:
+    """d loss / d logits for the upstream gradient `g` and `scale`, both one number or one per row."""
+    inputs = ("z", "t", *(("col",) if labels else ()), *(("w",) if weighted else ()), "lse", "g", "scale")
+    lines = ["p = EXP(SUB(z, lse))", "up = MUL(g, scale)"]
+    if labels:
+        lines += ["hit = EQ(col, t)", "kept = NE(t, ignore)", "d = SUB(p, hit)"]
+        lines += ["a = MUL(SUM(WHERE(hit, w, 0)), d)"] if weighted else ["a = ADD(d, 0)"]
+        if smooth:
+            rest = "SUB(MUL(p, SUM(w)), w)" if weighted else "SUB(MUL(p, n), 1)"
+            lines.append(f"b = ADD(MUL(a, SUB(1, e)), MUL(DIV(e, n), {rest}))")
+        lines.append(f"y = WHERE(kept, MUL(up, {'b' if smooth else 'a'}), 0)")
+    else:
+        target = "ADD(MUL(t, SUB(1, e)), DIV(e, n))" if smooth else "t"
+        lines += [f"q = MUL({'w' if weighted else 1}, {target})", "y = MUL(up, SUB(MUL(p, SUM(q)), q))"]
+    scalars = (("ignore",) if labels else ()) + (("e",) if smooth else ())
+    return formula("cross_entropy_grad", inputs, *lines, scalars=scalars)
+
+
+def cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> tuple[Tensor, Kept]:
+    """The loss in nats (see the module), and what `cross_entropy_grad` needs.
+
+    Shapes: logits (N, C, ...) float; target (N, ...) int32 or int64 in [0, C), or probabilities alike; weight (C,).
+    Returns float32 (float64 for float64): shape (1,), or the target's shape for reduction="none".
+    Raises: ShapeError, DTypeError; IndexOutOfRange for a label that is neither a class nor `ignore_index` (on a device
+    at the next synchronisation; no memory is read at that index).
+    """
+    z, t, labels = _arranged(logits, target, weight, label_smoothing, reduction)
+    compute = compute_dtype(z.dtype)
+    tensors = _tensors(z, t, weight, labels, compute)
+    scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
+    chain = _forward(labels, weight is not None, label_smoothing > 0)
+    outputs = (compute,) * (3 if labels else 2)
+    loss, lse, *weights = run_rows(chain, compute, outputs, tensors, scalars)
+    one = Tensor.ones(z.queue, (1,), compute)
+    if labels:
+        total, scale = _finish(loss, weights[0], t, z.shape[-1], ignore_index, mean=reduction == "mean")
+    else:
+        total = reduction_ops.mean(loss) if reduction == "mean" else reduction_ops.sum(loss)
+        scale = Tensor.full(z.queue, (1,), 1 / loss.size, compute) if reduction == "mean" else one
+    if reduction == "none":
+        shape = target.shape if labels else logits.shape[:1] + logits.shape[2:]
+        return loss.reshape(shape), Kept(lse, one)
+    return total, Kept(lse, scale)
+
+
+def cross_entropy_grad(
+    g: Tensor,
+    logits: Tensor,
+    target: Tensor,
+    kept: Kept,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """d loss / d logits for the upstream gradient `g`, in the logits' dtype and shape."""
+    z, t, labels = _arranged(logits, target, weight, label_smoothing, reduction)
+    compute = compute_dtype(z.dtype)
+    upstream = g.reshape(-1, 1) if reduction == "none" else g
+    tensors = [*_tensors(z, t, weight, labels, compute), kept.lse.unsqueeze(1), upstream, kept.scale]
+    scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
+    chain = _backward(labels, weight is not None, label_smoothing > 0)
+    dz = run_rows(chain, compute, (z.dtype,), tensors, scalars)[0]
+    if logits.ndim == 2:
+        return dz
+    inner = dz.reshape(logits.shape[0], *logits.shape[2:], logits.shape[1])
+    return inner.permute(0, inner.ndim - 1, *range(1, inner.ndim - 1))
+
+
+def _arranged(
+    logits: Tensor, target: Tensor, weight: Tensor | None, label_smoothing: float, reduction: str
+) -> tuple[Tensor, Tensor, bool]:
+    """Logits and target with the classes last and everything else in one axis; whether targets are labels."""
+    same_queue("cross_entropy", logits, target, *(() if weight is None else (weight,)))
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"cross_entropy: expected a reduction of {', '.join(REDUCTIONS)}, got {reduction!r}.")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"cross_entropy: expected label_smoothing in [0, 1], got {label_smoothing}.")
+    if not is_float(logits.dtype):
+        raise DTypeError(f"cross_entropy: expected floating logits, got {logits.dtype}.")
+    labels = not is_float(target.dtype)
+    if labels and target.dtype not in (INT32, INT64):
+        raise DTypeError(f"cross_entropy: expected int32 or int64 labels or float probabilities, got {target.dtype}.")
+    expected = logits.shape[:1] + logits.shape[2:] if labels else logits.shape
+    if logits.ndim < 2 or target.shape != expected or logits.size == 0:
+        raise ShapeError(
+            f"cross_entropy: expected logits (N, C, ...) and {'labels (N, ...)' if labels else 'probabilities alike'}, "
+            f"none empty, got {logits.shape} and {target.shape}."
+        )
+    if weight is not None and weight.shape != logits.shape[1:2]:
+        raise ShapeError(f"cross_entropy: expected weights of shape {logits.shape[1:2]}, got {weight.shape}.")
+    last: Any = lambda x: x.permute(0, *range(2, x.ndim), 1).reshape(-1, x.shape[1]) if x.ndim > 2 else x  # noqa: E731
+    return last(logits), target.reshape(-1) if labels else last(target), labels
+
+
+def _tensors(z: Tensor, t: Tensor, weight: Tensor | None, labels: bool, compute: DType) -> list[Tensor]:
+    columns = [_columns(z.queue, z.shape[-1], compute)] if labels else []
+    return [z, t.unsqueeze(1) if labels else t, *columns, *([] if weight is None else [weight])]
+
+
+def _columns(queue: Any, n: int, compute: DType) -> Tensor:
+    """0 ... n-1 in the compute type (exact up to 2^24 classes), made once per queue."""
+    plans = state_of(queue).plans
+    key = ("columns", n, compute)
+    if key not in plans:
+        plans[key] = Tensor.from_host(queue, np.arange(n, dtype=compute))
+    return plans[key]  # type: ignore[no-any-return]
+
+
+def _finish(
+    loss: Tensor, weights: Tensor, labels: Tensor, classes: int, ignore: int, *, mean: bool
+) -> tuple[Tensor, Tensor]:
+    """Check the labels and add up the rows: (loss, 1 / sum of weights or 1), each of shape (1,)."""
+    if loss.backend == "cpu":
+        _check_on_host(labels, classes, ignore)
+        return cpu.compute(_numpy_finish, loss, weights, mean=mean)  # type: ignore[no-any-return]
+    queue, element = loss.queue, C_NAME[loss.dtype]
+    profile = profile_of(queue)
+    group = 1 if profile.kind == "cpu" else 1 << min(256, profile.max_work_group).bit_length() - 1
+    source = sources.load(
+        "loss.cl", WG=group, LABEL=C_NAME[labels.dtype], S=element, MEAN=int(mean),
+        ACC="double" if group == 1 and profile.has_fp64 else element,
+    )  # fmt: skip
+    out, labels = allocate(queue, (2,), loss.dtype), labels.contiguous()
+    kernel = get_kernel(queue, source, "reduce_loss", _TYPES, ("-w",))
+    launch(
+        kernel, queue, (group,), (group,), loss.buffer, weights.buffer, labels.buffer, out.buffer, flag_buffer(queue),
+        labels.offset, loss.size, classes, ignore, arm_flag(queue, "cross_entropy"),
+    )  # fmt: skip
+    return out[:1], out[1:]
+
+
+def _check_on_host(labels: Tensor, classes: int, ignore: int) -> None:
+    values = labels.array
+    bad = values[(values != ignore) & ((values < 0) | (values >= classes))]
+    if bad.size:
+        raise IndexOutOfRange(index_message("cross_entropy", int(bad.flat[0]), classes))
+
+
+def _numpy_finish(loss: np.ndarray, weights: np.ndarray, mean: bool) -> tuple[np.ndarray, np.ndarray]:
+    total = loss.sum(dtype=np.float64)
+    one = np.float64(1) / weights.sum(dtype=np.float64) if mean else np.float64(1)
+    return np.asarray([total * one], loss.dtype), np.asarray([one], loss.dtype)

@@ -1,0 +1,119 @@
+"""Cross-entropy and its gradient against the definition in float64, with labels and probabilities, and bad labels."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import special
+
+from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from netcl.core.tensor import Tensor
+from netcl.ops import cross_entropy as ce
+
+
+def reference(z, t, w=None, ignore=-100, e=0.0, reduction="mean"):
+    """The definition, with the classes on axis 1."""
+    logp = special.log_softmax(z.astype(np.float64), 1)
+    classes = z.shape[1]
+    w = np.ones(classes) if w is None else w.astype(np.float64)
+    wide = w.reshape(1, -1, *(1,) * (z.ndim - 2))
+    if t.dtype.kind == "f":
+        q = wide * (t * (1 - e) + e / classes)
+        loss, weight = -(q * logp).sum(1), np.ones(z.shape[:1] + z.shape[2:])
+    else:
+        kept = t != ignore
+        y = np.where(kept, t, 0)
+        picked = np.take_along_axis(logp, np.expand_dims(y, 1), 1).squeeze(1)
+        loss = kept * ((1 - e) * w[y] * -picked + e / classes * -(wide * logp).sum(1))
+        weight = kept * w[y]
+    return loss if reduction == "none" else np.array([loss.sum() / (weight.sum() if reduction == "mean" else 1)])
+
+
+def numeric_gradient(z, v, f, step=1e-5):
+    return (f(z + step * v) - f(z - step * v)) / (2 * step)
+
+
+CASES = list(itertools.product([False, True], [False, True], [0.0, 0.1], ["mean", "sum", "none"]))
+
+
+@pytest.mark.parametrize(("labels", "weighted", "smoothing", "reduction"), CASES)
+@pytest.mark.parametrize("shape", [(9, 10), (3, 5, 4, 2)])
+def test_value_and_gradient(queue, labels, weighted, smoothing, reduction, shape):
+    rng = np.random.default_rng(4)
+    z = rng.standard_normal(shape)
+    rest = shape[:1] + shape[2:]
+    if labels:
+        t = rng.integers(0, shape[1], rest)
+        t.flat[1] = -100
+    else:
+        t = special.softmax(rng.standard_normal(shape), 1)
+    w = rng.uniform(0.2, 2, shape[1]) if weighted else None
+    f32 = [None if a is None else a.astype(np.float32) if a.dtype.kind == "f" else a for a in (z, t, w)]
+    tz, tt, tw = (None if a is None else Tensor.from_host(queue, a) for a in f32)
+    options = {"label_smoothing": smoothing, "reduction": reduction}
+    loss, kept = ce.cross_entropy(tz, tt, tw, **options)
+    expected = reference(z, t, w, e=smoothing, reduction=reduction)
+    assert loss.shape == expected.shape
+    np.testing.assert_allclose(loss.to_host(), expected, rtol=1e-5, atol=1e-6)
+    g = rng.standard_normal(expected.shape)
+    dz = ce.cross_entropy_grad(Tensor.from_host(queue, g.astype(np.float32)), tz, tt, kept, tw, **options).to_host()
+    v = rng.standard_normal(shape)
+    slope = numeric_gradient(z, v, lambda x: (g * reference(x, t, w, e=smoothing, reduction=reduction)).sum())
+    assert abs((dz * v).sum() - slope) < 1e-4 * max(1, abs(slope))
+
+
+def test_num_05(queue):
+    """NUM-05: label smoothing with class weights and an ignored row."""
+    z = Tensor.from_host(queue, np.array([[1, 2], [3, 0.4]], np.float32))
+    t = Tensor.from_host(queue, np.array([-100, 1], np.int32))
+    w = Tensor.from_host(queue, np.array([0.2, 0.3], np.float32))
+    values = [ce.cross_entropy(z, t, w, label_smoothing=0.1, reduction=r)[0].item() for r in ("mean", "sum")]
+    np.testing.assert_allclose(values, [2.5404506, 0.7621352], rtol=1e-6)
+    np.testing.assert_allclose(ce.cross_entropy(z, t, label_smoothing=0.1)[0].item(), 2.5416447, rtol=1e-6)
+
+
+@pytest.mark.parametrize("label", [10, -1, 2**31 - 1, -(2**31)])
+def test_bad_labels_raise_and_read_nothing(queue, label):
+    z = Tensor.from_host(queue, np.zeros((4, 10), np.float32))
+    t = np.array([1, 2, label, 3], np.int32)
+    with pytest.raises(IndexOutOfRange, match=rf"cross_entropy: expected indices in \[0, 10\), got {label}"):
+        ce.cross_entropy(z, Tensor.from_host(queue, t))[0].to_host()
+    assert np.isclose(ce.cross_entropy(z, Tensor.from_host(queue, np.abs(t) % 10))[0].item(), np.log(10))
+    ignored = ce.cross_entropy(z, Tensor.from_host(queue, t), ignore_index=label)[0].item()
+    assert np.isclose(ignored, np.log(10))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_dtypes_and_views(queue, dtype):
+    z = np.random.default_rng(0).standard_normal((65, 33)).astype(dtype)
+    t = np.arange(65) % 33
+    view = Tensor.from_host(queue, np.ascontiguousarray(z.T)).T
+    loss, kept = ce.cross_entropy(view, Tensor.from_host(queue, t))
+    assert loss.dtype == ("float64" if dtype == "float64" else "float32")
+    np.testing.assert_allclose(loss.to_host(), reference(z, t), rtol=1e-5)
+    dz = ce.cross_entropy_grad(Tensor.ones(queue, (1,), loss.dtype), view, Tensor.from_host(queue, t), kept)
+    assert dz.dtype == dtype
+    p = special.softmax(z.astype(np.float64), 1)
+    p[np.arange(65), t] -= 1
+    np.testing.assert_allclose(dz.to_host(), p / 65, atol=1e-5)
+
+
+def test_all_ignored_is_not_a_number(queue):
+    z, t = Tensor.zeros(queue, (2, 3)), Tensor.full(queue, (2,), -100, "int64")
+    assert np.isnan(ce.cross_entropy(z, t)[0].item())
+    assert ce.cross_entropy(z, t, reduction="sum")[0].item() == 0
+
+
+def test_errors(queue):
+    z = Tensor.zeros(queue, (2, 3))
+    labels = Tensor.zeros(queue, (2,), "int32")
+    with pytest.raises(ShapeError, match=r"got \(2, 3\) and \(3,\)"):
+        ce.cross_entropy(z, Tensor.zeros(queue, (3,), "int32"))
+    with pytest.raises(DTypeError, match="got uint8"):
+        ce.cross_entropy(z, labels.astype("uint8"))
+    with pytest.raises(ValueError, match="reduction"):
+        ce.cross_entropy(z, labels, reduction="median")
+    with pytest.raises(ShapeError, match="weights of shape"):
+        ce.cross_entropy(z, labels, Tensor.ones(queue, (2,)))
+    with pytest.raises(ValueError, match="label_smoothing"):
+        ce.cross_entropy(z, labels, label_smoothing=1.5)
