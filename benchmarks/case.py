@@ -84,6 +84,7 @@ class Case:
     """A named work. `small` is the same work at test size, `target` the least ratio wanted (None: for information).
 
     reference: "torch", "numpy", "netcl" (the work's `other`) or "limit" (`limit` seconds, an absolute bound).
+    note: what bounds the case (bytes, operations, launches) and what was tried; shown where the target is missed.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Case:
     target: float | None = None
     reference: str = "torch"
     limit: float = 0.0
+    note: str = ""
 
 
 def to_device(queue: Any, arrays: Sequence[np.ndarray]) -> list[Any]:

@@ -89,7 +89,13 @@ def closing(records: Sequence[dict[str, Any]]) -> str:
     for mark, title in (("low", "below target (<)"), ("failed", "failed (!)")):
         names = [name for m, name in marks if m == mark]
         lines += [f"{title}: {'; '.join(names)}"] if names else []
+    lines += [f"  {text}" for text in notes(records)]
     return "\n".join(lines)
+
+
+def notes(records: Sequence[dict[str, Any]]) -> list[str]:
+    """What bounds the cases below their target, as far as their notes say."""
+    return [f"{r['case']}: {r['note']}" for r in records if verdict(r) == "low" and r.get("note")]
 
 
 def markdown(records: Sequence[dict[str, Any]]) -> str:
@@ -102,6 +108,7 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
         name, ours, reference, ratio, target, kept, _, rate, share, error = cells(record)
         ratio = "failed" if record.get("failed") else ratio.removesuffix(" <")
         lines.append(f"| {' | '.join((name, ours, reference, ratio, target, kept, rate, share, error))} |")
+    lines += ["", *(f"- {text}" for text in notes(records))] if notes(records) else []
     return "\n".join(lines)
 
 

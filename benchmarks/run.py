@@ -135,7 +135,7 @@ class Session:
         """Measure one case. What cannot run becomes a record with `failed`, its reason."""
         record: dict[str, Any] = {
             "case": case.name, "suite": self.options.suite, "ours_ms": None, "reference": self._side(case) or "none",
-            "reference_ms": None, "ratio": None, "target": case.target, "error": None,
+            "reference_ms": None, "ratio": None, "target": case.target, "error": None, "note": case.note,
         }  # fmt: skip
         try:
             record |= self._measure(case)

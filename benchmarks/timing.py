@@ -15,14 +15,15 @@ MOST_CALLS = 500
 def measure(call: Callable[[], Any], calls: int, finish: Callable[[], None], waits: bool = True) -> tuple[float, float]:
     """(wall, CPU) seconds of one call, over `calls` calls and the wait for their end; CPU time is that of all threads.
 
-    With `waits` False the clock stops when the last call returns.
+    With `waits` False the clocks stop when the last call returns, and CPU time is that of the calling thread.
     """
-    cpu, wall = time.process_time(), time.perf_counter()
+    clock = time.process_time if waits else time.thread_time
+    cpu, wall = clock(), time.perf_counter()
     for _ in range(calls):
         call()
     if waits:
         finish()
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu = time.perf_counter() - wall, clock() - cpu
     if not waits:
         finish()
     return wall / calls, cpu / calls

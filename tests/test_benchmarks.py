@@ -192,7 +192,7 @@ RECORD = {
     "target": 0.95, "error": 4e-7, "rate": 134.2, "unit": "GFLOP/s", "share": 0.84, "cpu_ratio": 1.1,
     "kept_ratio": 1.2, "device": "CPU",
     "driver": "PoCL 3.0", "versions": {"python": "3.11"}, "commit": "abc", "date": "2025-01-02T00:00:00+00:00",
-    "machine": "cpu-pocl", "threads": 2,
+    "machine": "cpu-pocl", "threads": 2, "note": "bytes",
 }  # fmt: skip
 
 
@@ -201,7 +201,9 @@ def test_verdicts():
     assert report.verdict(RECORD | {"ratio": 0.9}) == "low"
     assert report.verdict(RECORD | {"target": None}) == ""
     closing = report.closing([RECORD, RECORD | {"ratio": 0.9, "case": "b"}, RECORD | {"failed": "x", "case": "c"}])
-    assert closing.splitlines() == ["1 of 3 targets met", "below target (<): b", "failed (!): c"]
+    assert closing.splitlines() == ["1 of 3 targets met", "below target (<): b", "failed (!): c", "  b: bytes"]
+    assert "\n- b: bytes" in report.markdown([RECORD, RECORD | {"ratio": 0.9, "case": "b"}])
+    assert "bytes" not in report.markdown([RECORD])
 
 
 def test_machines_and_files_are_named_after_the_device_and_the_suite():
