@@ -1,0 +1,122 @@
+"""Cases for an NVIDIA GPU, measured by benchmarks/h200.py: ours and PyTorch's on the same data, interleaved.
+
+A case is a function of an `Env` that returns a `Pair`: two closures that enqueue one piece of work each, and one that
+gives the relative errors of both against float64 on a sample of the results. To add one, write the function and a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Call = Callable[[], Any]
+SAMPLE = 64  # rows of a result that are compared
+
+
+class Pair(NamedTuple):
+    """What a case prepared."""
+
+    ours: Call
+    theirs: Call
+    errors: Callable[[], tuple[float, float]]  # of (ours, theirs)
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+@dataclass
+class Env:
+    """Both sides: the torch module and a queue of netcl on the same device."""
+
+    torch: Any
+    queue: Any
+
+    def randn(self, *shape: int, dtype: str = "float32") -> Any:
+        """Normal numbers as a torch tensor on the GPU."""
+        return self.torch.randn(*shape, device="cuda").to(getattr(self.torch, dtype))
+
+    def ours(self, x: Any) -> Any:
+        """A netcl tensor with the values and strides of a torch tensor."""
+        from netcl.core.tensor import Tensor
+
+        if x.ndim == 2 and not x.is_contiguous() and x.t().is_contiguous():
+            return self.ours(x.t()).transpose(-1, -2)
+        return Tensor.from_host(self.queue, x.cpu().numpy())
+
+    def theirs(self, y: Any) -> Any:
+        """A torch tensor with the values of a netcl tensor, float64."""
+        return self.torch.from_numpy(np.asarray(y.to_host())).to("cuda").double()
+
+    def error(self, got: Any, exact: Any) -> float:
+        """The norm of the difference over the norm of the right values."""
+        return float((got - exact).norm() / exact.norm())
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """A row of the table: `target` is the least ratio of PyTorch's time to ours that is wanted."""
+
+    name: str
+    make: Callable[[Env], Pair]
+    target: float | None = None
+
+
+def matmul(
+    env: Env, m: int, n: int, k: int, dtype: str = "float32", precision: str = "high", tf32: bool = False,
+    batch: int = 0, turn_a: bool = False, turn_b: bool = False,
+) -> Pair:  # fmt: skip
+    """A product of m x k by k x n, `batch` of them; `turn_a`, `turn_b`: the operand is a transposed view."""
+    from netcl.ops.matmul import gemm
+    from netcl.ops.matrix_units.precision import set_matmul_precision
+
+    torch, lead = env.torch, (batch,) if batch else ()
+    a = env.randn(*lead, k, m, dtype=dtype).transpose(-1, -2) if turn_a else env.randn(*lead, m, k, dtype=dtype)
+    b = env.randn(*lead, n, k, dtype=dtype).transpose(-1, -2) if turn_b else env.randn(*lead, k, n, dtype=dtype)
+    ta, tb = env.ours(a), env.ours(b)
+    out, mine = torch.empty(*lead, m, n, device="cuda", dtype=a.dtype), gemm(ta, tb)
+    rows = torch.randint(0, m, (min(SAMPLE, m),), device="cuda")
+    exact = a[..., rows, :].double() @ b.double()
+
+    def ours() -> None:
+        set_matmul_precision(precision)
+        gemm(ta, tb, mine)
+
+    def theirs() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.matmul(a, b, out=out)
+
+    def errors() -> tuple[float, float]:
+        mine.fill_(float("nan"))
+        ours()
+        theirs()
+        return env.error(env.theirs(mine)[..., rows, :], exact), env.error(out[..., rows, :].double(), exact)
+
+    return Pair(ours, theirs, errors, 2.0 * m * n * k * max(batch, 1))
+
+
+def _matmul(name: str, target: float | None, *sizes: int, **how: Any) -> GpuCase:
+    return GpuCase(f"matmul {name}", partial(matmul, m=sizes[0], n=sizes[1], k=sizes[2], **how), target)
+
+
+CASES = (
+    *(_matmul(f"fp32 high {n}", t, n, n, n) for n, t in ((512, None), (1024, 1.1), (2048, None))),
+    *(_matmul(f"fp32 high {n}", 2.0, n, n, n) for n in (4096, 8192)),
+    *(_matmul(f"fp32 highest {n}", t, n, n, n, precision="highest") for n, t in ((1024, None), (4096, 0.9))),
+    *(_matmul(f"tf32 {n}", t, n, n, n, precision="medium", tf32=True) for n, t in ((1024, None), (4096, 0.9))),
+    *(_matmul(f"fp16 {n}", t, n, n, n, dtype="float16") for n, t in ((1024, None), (4096, 0.9), (8192, 0.92))),
+    _matmul("fp16 4096 a^T", None, 4096, 4096, 4096, dtype="float16", turn_a=True),
+    _matmul("fp16 4096 b^T", None, 4096, 4096, 4096, dtype="float16", turn_b=True),
+    _matmul("fp32 high 4096 a^T", None, 4096, 4096, 4096, turn_a=True),
+    _matmul("fp32 high 4096 b^T", None, 4096, 4096, 4096, turn_b=True),
+    _matmul("fp32 high 4095x4097x4099", 1.2, 4095, 4097, 4099),
+    _matmul("fp16 4095x4097x4099", 0.8, 4095, 4097, 4099, dtype="float16"),
+    _matmul("fp32 high 65536x64x64", 1.0, 65536, 64, 64),
+    _matmul("fp32 high 256 x (128,128,128)", 1.0, 128, 128, 128, batch=256),
+    _matmul("fp32 high 512x512x16384", None, 512, 512, 16384),
+    _matmul("fp16 8192x768x3072 b^T", None, 8192, 768, 3072, dtype="float16", turn_b=True),
+    _matmul("fp32 high 8192x768x3072 b^T", None, 8192, 768, 3072, turn_b=True),
+    _matmul("fp32 high 128x256x784", None, 128, 256, 784),
+)  # fmt: skip
