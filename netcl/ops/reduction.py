@@ -1,0 +1,343 @@
+"""Reductions over any set of axes. A full reduction has shape (1,) unless `keepdims`.
+
+Sums and products of integers and booleans are int64, means and variances of them are floats, as in NumPy. NaN wins in
+max, min, argmax and argmin. Over no elements sum is 0, prod 1, mean and var NaN, any False, all True; max and min raise
+ShapeError.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.backend import cpu
+from netcl.core.dtypes import BOOL, FLOAT32, FLOAT64, INT64, DType, compute_dtype, is_float, on_device
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.kernels import dialect
+from netcl.core.kernels.primitives import TABLE
+from netcl.core.layout import Shape
+from netcl.core.profile import profile_of
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise
+from netcl.ops.chain import Chain, run
+from netcl.ops.fold import FOLDS, IDENTITY, fold
+
+Axis = int | Sequence[int] | None
+EXACT = 1 << 24  # positions up to here are exact in float32
+
+dialect.define_function("DEVIATION", ("a", "m"), "(a - m) * (a - m)")
+dialect.define_function("FINITE_PART", ("m",), "where(m - m == 0, m, where(m == m, 0, m))")
+dialect.define_function("EXP_BELOW", ("a", "m"), "exp(a - FINITE_PART(m))")
+dialect.define_function("LOG_ABOVE", ("a", "m"), "log(a) + FINITE_PART(m)")
+dialect.define_function("HIT", ("a", "m"), "where(a == m, 1, where(a == a, 0, where(m == m, 0, 1)))")
+dialect.define_function("PLACE", ("a", "m", "p", "n"), "where(HIT(a, m) == 1, p, n)")
+dialect.define_function("SHARE", ("g", "a", "m", "n"), "where(HIT(a, m) == 1, g / n, 0)")
+dialect.define_function("NOT_ZERO", ("a",), "where(a == 0, 1, a)")
+dialect.define_function(
+    "PROD_D0", ("g", "a", "n", "p"), "where(n == 0, g * p / NOT_ZERO(a), where(n == 1, where(a == 0, g * p, 0), 0))"
+)
+dialect.define_function(
+    "LOGSUMEXP_D0", ("g", "a", "y"),
+    "where(y - y == 0, g * exp(a - y), where(y < 0, 0, where(y > 0, where(a == y, g, 0), g * y)))",
+)  # fmt: skip
+dialect.define_function("SCALED", ("g", "a", "m", "s"), "g * (a - m) * s")
+dialect.define_function("SCALED_BY", ("g", "a", "m", "y", "s"), "where(y == 0, 0, g * (a - m) * s / NOT_ZERO(y))")
+dialect.define_function("RATIO", ("g", "a", "y"), "where(y == 0, 0, g * a / NOT_ZERO(y))")
+
+
+def _chain(function: str, inputs: int, scalars: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> Chain:
+    """One call of a dialect function on tensors v0 v1 ..., then `extra` names, then scalars."""
+    names = tuple(f"v{i}" for i in range(inputs))
+    arguments = (*names, *extra, *scalars)
+    return Chain(f"netcl_{function.lower()}", names, scalars, (("y", function, arguments),), ("y",))
+
+
+_DEVIATION, _EXP_BELOW, _LOG_ABOVE = _chain("DEVIATION", 2), _chain("EXP_BELOW", 2), _chain("LOG_ABOVE", 2)
+_HIT, _SHARE, _PLACE = _chain("HIT", 2), _chain("SHARE", 4), _chain("PLACE", 2, ("s_n",), ("pos",))
+_NOT_ZERO, _PROD_GRAD, _LSE_GRAD = _chain("NOT_ZERO", 1), _chain("PROD_D0", 4), _chain("LOGSUMEXP_D0", 3)
+_IS_ZERO = Chain("netcl_is_zero", ("v0",), (), (("y", "EQ", ("v0", "0")),), ("y",))
+_VAR_GRAD, _STD_GRAD, _RATIO = _chain("SCALED", 3, ("s",)), _chain("SCALED_BY", 4, ("s",)), _chain("RATIO", 3)
+_MAPS: dict[str, Chain] = {}
+
+
+def map_chain(name: str | None) -> Chain:
+    """The chain that a row with one input, and no attributes, makes; None is the identity."""
+    if name is None:
+        return IDENTITY
+    if name not in _MAPS:
+        row = TABLE.get(name)
+        if row is None or len(row.inputs) != 1 or row.attrs:
+            raise DTypeError(f"reduce: expected map to be a primitive with one input and no attributes, got {name!r}.")
+        _MAPS[name] = Chain(f"netcl_{name}", ("v0",), (), (("y", name.upper(), ("v0",)),), ("y",))
+    return _MAPS[name]
+
+
+# -- the shared path ---------------------------------------------------------------------------------------------------
+
+
+def _count(shape: Shape, axes: Shape) -> int:
+    return layout.size_of(tuple(shape[a] for a in axes))
+
+
+def _shaped(y: Tensor, shape: Shape, axes: Shape, keepdims: bool) -> Tensor:
+    """`y`, whose reduced axes are gone, as the caller wants it."""
+    if keepdims:
+        return y.reshape(tuple(1 if a in axes else n for a, n in enumerate(shape)))
+    return y if y.shape else y.reshape(1)
+
+
+def _kept(y: Tensor, shape: Shape, axes: Shape) -> Tensor:
+    """A result with its reduced axes back as ones, so that it broadcasts against the input."""
+    return y.reshape(tuple(1 if a in axes else n for a, n in enumerate(shape)))
+
+
+def fold_chain(
+    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtype: DType, final: str = "",
+    divisor: float = 1.0, scalars: Sequence[Any] = (), compute: DType | None = None,
+) -> Tensor:  # fmt: skip
+    """Fold an elementwise chain of tensors (broadcast together) over `axis`: one launch, or two for long folds.
+
+    op: "sum", "prod", "max" or "min". final: "mean" divides by `divisor`, "root" also takes the square root.
+    """
+    shape = layout.broadcast(op, *(t.shape for t in tensors))
+    axes = layout.as_axes(op, axis, len(shape))
+    compute = compute or compute_dtype(np.result_type(*(t.dtype for t in tensors)))
+    kept = tuple(n for a, n in enumerate(shape) if a not in axes)
+    if layout.size_of(shape) == 0:
+        init = FOLDS[op][0]
+        init = np.nan if final else init
+        return _shaped(Tensor.full(tensors[0].queue, kept, init, dtype), shape, axes, keepdims)
+    if not axes:  # nothing to fold: the chain alone
+        tensors, axes = [t.reshape((1,) * (1 + len(shape) - t.ndim) + t.shape) for t in tensors], (0,)
+        keepdims = False
+    return _shaped(fold(chain, op, tensors, axes, compute, dtype, scalars, final, divisor), shape, axes, keepdims)
+
+
+def reduce(x: Tensor, op: str, axis: Axis = None, keepdims: bool = False, map: str | None = None) -> Tensor:
+    """Fold `map(x)` over `axis` in one kernel; `map` names a primitive with one input: reduce(x, "sum", map="square").
+
+    op: "sum", "prod", "max" or "min". Raises ShapeError for a bad axis, DTypeError for an unknown op or map.
+    """
+    if op not in FOLDS:
+        raise DTypeError(f"reduce: expected op to be one of {', '.join(FOLDS)}, got {op!r}.")
+    chain = map_chain(map)
+    dtype = x.dtype if map is None else elementwise.resolve(map, (x.dtype,))[2]
+    if dtype == FLOAT64:
+        dtype = _float_for(x.queue)
+    if op in ("sum", "prod") and not is_float(dtype):
+        dtype = INT64
+    if op in ("max", "min") and layout.size_of(x.shape) == 0:
+        _refuse_empty(op, x, axis)
+    return fold_chain(chain, op, (x,), axis, keepdims, dtype, compute=compute_dtype(dtype))
+
+
+def _refuse_empty(op: str, x: Tensor, axis: Axis) -> None:
+    if _count(x.shape, layout.as_axes(op, axis, x.ndim)) == 0:
+        raise ShapeError(f"{op}: expected at least one element along axis {axis}, got shape {x.shape}.")
+
+
+def _float_for(queue: Any) -> DType:
+    """float64, or float32 where the device has no doubles."""
+    profile = profile_of(queue)
+    return on_device(FLOAT64, profile.has_fp64, profile.name)
+
+
+def _as_float(x: Tensor) -> Tensor:
+    return x if is_float(x.dtype) else x.astype(_float_for(x.queue))
+
+
+# -- the ops -----------------------------------------------------------------------------------------------------------
+
+
+def sum(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Sum over `axis` (all axes when None), float32 in blocks; integers and booleans give int64."""
+    return reduce(x, "sum", axis, keepdims)
+
+
+def prod(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Product over `axis`; integers and booleans give int64."""
+    return reduce(x, "prod", axis, keepdims)
+
+
+def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Largest element over `axis`; NaN wins. Raises ShapeError over no elements."""
+    return reduce(x, "max", axis, keepdims)
+
+
+def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Smallest element over `axis`; NaN wins. Raises ShapeError over no elements."""
+    return reduce(x, "min", axis, keepdims)
+
+
+def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """sum / count over `axis`; NaN over no elements. Integers and booleans give floats."""
+    n = _count(x.shape, layout.as_axes("mean", axis, x.ndim))
+    if not is_float(x.dtype):
+        total = sum(x, axis, keepdims)
+        return elementwise.div(total.astype(_float_for(x.queue)), n)
+    return fold_chain(IDENTITY, "sum", (x,), axis, keepdims, x.dtype, "mean", n)
+
+
+def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+    """sum((x - mean)^2) / (n - correction) over `axis`, by two passes; NaN over no elements."""
+    return _spread(x, axis, keepdims, correction, "mean")
+
+
+def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
+    """Square root of `var`."""
+    return _spread(x, axis, keepdims, correction, "root")
+
+
+def _spread(x: Tensor, axis: Axis, keepdims: bool, correction: float, final: str) -> Tensor:
+    x = _as_float(x)
+    n = _count(x.shape, layout.as_axes("var", axis, x.ndim))
+    middle = _center(x, axis)
+    return fold_chain(_DEVIATION, "sum", (x, middle), axis, keepdims, x.dtype, final, builtins.max(n - correction, 0))
+
+
+def _center(x: Tensor, axis: Axis) -> Tensor:
+    """The mean in the compute type, with its axes kept."""
+    n = _count(x.shape, layout.as_axes("mean", axis, x.ndim))
+    return fold_chain(IDENTITY, "sum", (x,), axis, True, compute_dtype(x.dtype), "mean", n)
+
+
+def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether some element over `axis` is not zero (NaN is not zero); bool."""
+    return fold_chain(_TRUTH, "max", (x,), axis, keepdims, BOOL) if x.size else _constant(x, axis, keepdims, False)
+
+
+def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether every element over `axis` is not zero; bool."""
+    return fold_chain(_TRUTH, "min", (x,), axis, keepdims, BOOL) if x.size else _constant(x, axis, keepdims, True)
+
+
+_TRUTH = Chain("netcl_truth", ("v0",), (), (("y", "NE", ("v0", "0")),), ("y",))
+
+
+def _constant(x: Tensor, axis: Axis, keepdims: bool, value: Any, dtype: DType = BOOL) -> Tensor:
+    axes = layout.as_axes("reduce", axis, x.ndim)
+    kept = tuple(n for a, n in enumerate(x.shape) if a not in axes)
+    return _shaped(Tensor.full(x.queue, kept, value, dtype), x.shape, axes, keepdims)
+
+
+def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Position of the first largest element along `axis` (None: of the flattened tensor); int64. NaN comes first."""
+    return _extreme_place(x, "max", axis, keepdims)
+
+
+def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Position of the first smallest element along `axis` (None: of the flattened tensor); int64. NaN comes first."""
+    return _extreme_place(x, "min", axis, keepdims)
+
+
+def _extreme_place(x: Tensor, op: str, axis: int | None, keepdims: bool) -> Tensor:
+    _refuse_empty(f"arg{op}", x, axis)
+    if axis is not None:
+        axis = layout.as_axis(f"arg{op}", axis, x.ndim)
+    if x.backend == "cpu":
+        axes = layout.as_axes(f"arg{op}", axis, x.ndim)
+        return _shaped(cpu.compute(_numpy_place, x, op=op, axis=axis), x.shape, axes, keepdims)
+    n = _count(x.shape, layout.as_axes(f"arg{op}", axis, x.ndim))
+    best = reduce(x, op, axis, True)
+    compute = compute_dtype(x.dtype) if is_float(x.dtype) else INT64
+    if compute == FLOAT32 and n > EXACT:
+        compute = _float_for(x.queue)
+        if compute == FLOAT32:
+            raise ShapeError(
+                f"arg{op}: expected at most {EXACT} elements without double precision, got {n}; split them."
+            )
+    return fold_chain(_PLACE, "min", (x, best), axis, keepdims, INT64, scalars=(n,), compute=compute)
+
+
+def _numpy_place(a: np.ndarray, op: str, axis: int | None) -> np.ndarray:
+    return np.asarray(np.argmax(a, axis) if op == "max" else np.argmin(a, axis), np.int64)
+
+
+def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) over `axis` without overflow. All -inf (or nothing) gives -inf, any +inf gives +inf."""
+    x = _as_float(x)
+    if _count(x.shape, layout.as_axes("logsumexp", axis, x.ndim)) == 0:
+        return _constant(x, axis, keepdims, -np.inf, x.dtype)
+    best = reduce(x, "max", axis, True)
+    total = fold_chain(_EXP_BELOW, "sum", (x, best), axis, True, compute_dtype(x.dtype))
+    y = run(_LOG_ABOVE, compute_dtype(x.dtype), (x.dtype,), (total, best))[0]
+    axes = layout.as_axes("logsumexp", axis, x.ndim)
+    return y if keepdims else _shaped(y.squeeze(axes), x.shape, axes, False)
+
+
+def norm(x: Tensor, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Norm of the elements over `axis`: sum |x| (ord 1), sqrt(sum x^2) (ord 2), max |x| (ord inf)."""
+    x = _as_float(x)
+    if ord == 1:
+        return reduce(x, "sum", axis, keepdims, map="abs")
+    if ord == 2:
+        return fold_chain(map_chain("square"), "sum", (x,), axis, keepdims, x.dtype, "root" if x.size else "", 1.0)
+    if ord == np.inf:
+        return reduce(x, "max", axis, keepdims, map="abs")
+    raise ShapeError(f"norm: expected ord 1, 2 or inf, got {ord!r}.")
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def spread(g: Tensor, shape: Shape, axis: Axis) -> Tensor:
+    """A result's gradient seen as the input's `shape`: reduced axes return as a view that repeats."""
+    axes = layout.as_axes("spread", axis, len(shape))
+    return _kept(g, shape, axes).expand(shape)
+
+
+def _grad(
+    chain: Chain, g: Tensor, tensors: Sequence[Tensor], axis: Axis, shape: Shape, scalars: Sequence[Any] = ()
+) -> Tensor:
+    """One elementwise launch over g and results (their axes back as ones) and the input."""
+    axes = layout.as_axes("gradient", axis, len(shape))
+    operands = [t if t.shape == shape else _kept(t, shape, axes) for t in (g, *tensors)]
+    return run(chain, compute_dtype(g.dtype), (g.dtype,), operands, scalars)[0]
+
+
+def extreme_grad(g: Tensor, x: Tensor, y: Tensor, axis: Axis = None) -> Tensor:
+    """Gradient of max or min: g shared evenly among the elements equal to the result."""
+    axes = layout.as_axes("max", axis, x.ndim)
+    y = _kept(y, x.shape, axes)
+    ties = fold_chain(_HIT, "sum", (x, y), axis, True, compute_dtype(g.dtype), compute=compute_dtype(x.dtype))
+    return _grad(_SHARE, g, (x, y, ties), axis, x.shape)
+
+
+def prod_grad(g: Tensor, x: Tensor, axis: Axis = None) -> Tensor:
+    """Gradient of prod: g times the product of the other elements, exact where elements are zero."""
+    compute = compute_dtype(x.dtype)
+    zeros = fold_chain(_IS_ZERO, "sum", (x,), axis, True, compute)
+    others = fold_chain(_NOT_ZERO, "prod", (x,), axis, True, compute)
+    return _grad(_PROD_GRAD, g, (x, zeros, others), axis, x.shape)
+
+
+def var_grad(g: Tensor, x: Tensor, axis: Axis = None, correction: float = 0) -> Tensor:
+    """Gradient of var: g * 2 (x - mean) / (n - correction)."""
+    n = _count(x.shape, layout.as_axes("var", axis, x.ndim))
+    scale = 2.0 / (n - correction) if n > correction else float("nan")
+    return _grad(_VAR_GRAD, g, (x, _center(x, axis)), axis, x.shape, (scale,))
+
+
+def std_grad(g: Tensor, x: Tensor, y: Tensor, axis: Axis = None, correction: float = 0) -> Tensor:
+    """Gradient of std: g * (x - mean) / (std * (n - correction)), 0 where std is 0."""
+    n = _count(x.shape, layout.as_axes("std", axis, x.ndim))
+    scale = 1.0 / (n - correction) if n > correction else float("nan")
+    return _grad(_STD_GRAD, g, (x, _center(x, axis), y), axis, x.shape, (scale,))
+
+
+def logsumexp_grad(g: Tensor, x: Tensor, y: Tensor, axis: Axis = None) -> Tensor:
+    """Gradient of logsumexp: g * exp(x - y); 0 where y is -inf, g at the infinite elements where y is +inf."""
+    return _grad(_LSE_GRAD, g, (x, y), axis, x.shape)
+
+
+def norm_grad(g: Tensor, x: Tensor, y: Tensor, ord: float = 2, axis: Axis = None) -> Tensor:
+    """Gradient of norm: g * sign(x) (ord 1), g * x / y (ord 2, 0 where y is 0), shared by the largest |x| (inf)."""
+    if ord == 2:
+        return _grad(_RATIO, g, (x, y), axis, x.shape)
+    signs = elementwise.sign(x)
+    shared = spread(g, x.shape, axis) if ord == 1 else extreme_grad(g, elementwise.abs(x), y, axis)
+    return elementwise.mul(shared, signs)
