@@ -14,7 +14,7 @@ from types import ModuleType
 import netcl
 from netcl.core.errors import NetclError
 
-COMMANDS = ("devices", "profile", "tune")
+COMMANDS = ("devices", "profile", "train", "tune")
 
 
 def command(name: str) -> ModuleType:

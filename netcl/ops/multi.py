@@ -30,7 +30,7 @@ CHUNK = {True: 8192, False: 4096}  # elements per chunk on CPU devices, on other
 GROUP = 256
 PAD = 64  # elements that states are padded to, so that they are read in whole vectors
 FIELDS = 5  # of a table row: slot, start in p, start in g, start in the states, count
-OPTIONS = ("-cl-mad-enable",)
+OPTIONS = ("-cl-mad-enable", "-w")  # some drivers print warnings to stderr
 
 
 def padded(size: int) -> int:
