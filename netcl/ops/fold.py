@@ -211,7 +211,8 @@ def _split_cpu(by_rows: bool, rows: int, outer: int, n: int, items: int, block: 
         return Split(unit, ostep, istep, iparts, parts), (-(-rows // unit), parts)
     blocks = -(-n // block)
     wanted = -(-items // (blocks * rows))
-    ostep = min(outer, DEPTH, max(16, -(-outer // wanted)))
+    few = rows * outer * n <= 4 * CHUNK  # a second launch costs more than it spreads
+    ostep = min(outer, DEPTH, outer if few else max(16, -(-outer // wanted)))
     parts = -(-outer // ostep)
     unit = max(1, min(CHUNK // (min(n, block) * ostep), -(-rows * blocks // items))) if parts == 1 else 1
     return Split(unit, ostep, n, 1, parts), (blocks, -(-rows // unit), parts)
