@@ -1,5 +1,11 @@
 """Reverse-mode automatic differentiation: nodes, the tape, and every operation as `ag.<op>`."""
 
+from netcl.autograd.compiler import AutogradPrimitive as AutogradPrimitive
+from netcl.autograd.compiler import TraceNode as TraceNode
+from netcl.autograd.compiler import TracingContext as TracingContext
+from netcl.autograd.compiler import jit_compile as jit_compile
+from netcl.autograd.compiler import register_primitive as register_primitive
+from netcl.autograd.compiler import tracing_context as tracing_context
 from netcl.autograd.functional import *  # noqa: F403  (the ops; each subject lists its own)
 from netcl.autograd.gradcheck import gradcheck as gradcheck
 from netcl.autograd.node import Node as Node
