@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     defaults = Options()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Times of netcl beside a reference.")
-    parser.add_argument("--suite", choices=[*suites.SUITES, "all"], default="all", help="default: cpu and step")
+    parser.add_argument("--suite", choices=[*suites.SUITES, "gpu", "all"], default="all", help="default: cpu and step")
     parser.add_argument("--filter", default="", metavar="RE", help="only cases whose name matches")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the records to FILE, one JSON line a case")
     parser.add_argument("--reference", choices=("torch", "numpy", "none"), help="default: torch, else numpy")
@@ -60,6 +61,14 @@ def run_suite(suite: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     return records
 
 
+def run_gpu(args: argparse.Namespace) -> int:
+    """The GPU suite has a harness of its own: one process, since its two sides share no cores."""
+    h200 = importlib.import_module("benchmarks.h200")
+    passed = ["--no-tests", "--filter", args.filter, *(["--save"] if args.save else [])]
+    passed += ["--json", str(args.json)] if args.json else []
+    return int(h200.main([*passed, "--device", "gpu" if args.device == "auto" else args.device]))
+
+
 def keep(suite: str, args: argparse.Namespace, reference: str, records: list[dict[str, Any]]) -> None:
     """Write a full run to benchmarks/results; say why not otherwise."""
     if args.filter or args.once or args.repeat < KEEP_RUNS or reference != "torch":
@@ -73,6 +82,8 @@ def keep(suite: str, args: argparse.Namespace, reference: str, records: list[dic
 def main(argv: list[str] | None = None) -> None:
     """Run what the command line asks for."""
     args = arguments(argv)
+    if args.suite == "gpu":
+        sys.exit(run_gpu(args))
     chosen = list(suites.SUITES) if args.suite == "all" else [args.suite]
     if args.list:
         for suite in chosen:

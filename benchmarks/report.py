@@ -29,7 +29,22 @@ def write(path: Path, records: Iterable[dict[str, Any]]) -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return [standard(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def standard(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of benchmarks/h200.py, which counts microseconds and TFLOP/s, in the form of all others."""
+    if "suite" in record:
+        return record
+    ours, torch = record.get("ours_us"), record.get("torch_us")
+    flops, rate = record.get("tflops"), record.get("gbs")
+    return record | {
+        "suite": "gpu", "machine": "h200", "reference": "torch", "threads": 0,
+        "ours_ms": None if ours is None else 1e-3 * ours, "reference_ms": None if torch is None else 1e-3 * torch,
+        "ratio": record.get("ratio"), "target": record.get("target"), "error": record.get("error"),
+        "rate": flops or rate, "unit": "TFLOP/s" if flops else "GB/s" if rate else "",
+        "versions": record.get("versions", {"torch": record.get("torch", "")}), "commit": record.get("commit", ""),
+    }  # fmt: skip
 
 
 def number(x: float | None, digits: int = 3) -> str:
@@ -101,7 +116,8 @@ def notes(records: Sequence[dict[str, Any]]) -> list[str]:
 def markdown(records: Sequence[dict[str, Any]]) -> str:
     """A suite's records as a table for README.md."""
     first = records[0]
-    lines = [f"{first['device']}, {first['driver']}, {first['threads']} threads, {first['date'][:10]}.", "",
+    threads = f", {first['threads']} threads" if first["threads"] else ""
+    lines = [f"{first['device']}, {first['driver']}{threads}, {first['date'][:10]}.", "",
              "| case | netcl ms | reference ms | ratio | target | memory kept | rate | of ceiling | error |",
              "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     for record in records:

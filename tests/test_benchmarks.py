@@ -206,6 +206,19 @@ def test_verdicts():
     assert "bytes" not in report.markdown([RECORD])
 
 
+def test_records_of_the_gpu_harness_fit_the_same_table(tmp_path):
+    gpu = {"case": "matmul", "ours_us": 50.0, "torch_us": 100.0, "ratio": 2.0, "target": 1.0, "error": 1e-7,
+           "tflops": 300.0, "gbs": 0.0, "device": "H200", "driver": "1", "date": "2025-01-02"}  # fmt: skip
+    report.write(
+        tmp_path / "h200-gpu.jsonl", [gpu, {"case": "b", "failed": "no", "date": "", "device": "", "driver": ""}]
+    )
+    good, bad = report.read(tmp_path / "h200-gpu.jsonl")
+    assert set(good) >= FIELDS
+    assert (good["ours_ms"], good["reference_ms"], good["unit"]) == (0.05, 0.1, "TFLOP/s")
+    assert "| matmul | 0.05 | 0.1 torch | 2 | 1 | - | 300 TFLOP/s | - | 1e-07 |" in report.readme_table(tmp_path)
+    assert report.verdict(bad) == "failed"
+
+
 def test_machines_and_files_are_named_after_the_device_and_the_suite():
     assert machine({"kind": "cpu", "vendor": "PoCL", "driver": "Portable ...", "device": "x"}) == "cpu-pocl"
     assert machine({"kind": "cpu", "vendor": "AMD", "driver": "Intel(R) OpenCL 1", "device": "x"}) == "cpu-intel"
