@@ -363,8 +363,8 @@ def _square(n: int) -> Matmul:
 
 
 AT_THE_PEAK = (
-    "operations: a PyTorch that keeps its memory runs at 88 GFLOP/s a core, nine tenths of a bare multiply-add loop, so "
-    "no direct kernel is much faster; as PyTorch comes, up to a third of its time goes to fresh pages for the result"
+    "operations: a PyTorch that keeps its memory runs at 88 GFLOP/s a core, nine tenths of a bare multiply-add loop; "
+    "no direct kernel is much faster. As PyTorch comes, up to a third of its time goes to fresh pages for the result"
 )
 
 

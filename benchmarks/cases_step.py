@@ -15,7 +15,7 @@ from benchmarks import exact
 from benchmarks.case import Call, Case, Lazy, Work, to_arrays, to_device
 
 ag, nn, optim = Lazy("netcl.autograd"), Lazy("netcl.nn"), Lazy("netcl.optim")
-tensors, elementwise = Lazy("netcl.core.tensor"), Lazy("netcl.ops.elementwise")
+elementwise, train = Lazy("netcl.ops.elementwise"), Lazy("netcl.cli.train")
 torch, functional = Lazy("torch"), Lazy("torch.nn.functional")
 torch_nn, torch_optim = Lazy("torch.nn"), Lazy("torch.optim")
 
@@ -80,8 +80,8 @@ class Training(Work):
         return lambda: step(x, labels)
 
     def trained(self, queue: Any, x: Any, labels: Any, *weights: Any) -> list[Any]:
-        """The parameters after a few steps, and the loss of the last."""
-        model = self.model(queue)
+        """The parameters after a few steps without dropout, and the loss of the last."""
+        model = self.model(queue).eval()
         step = our_step(model, queue, weights, self.recorded)
         for _ in range(CHECKED_STEPS):
             loss = step(x, labels)
@@ -152,7 +152,7 @@ class HostMLP(MLP):
 
 
 DIGITS_SHAPES: list[tuple[int, ...]] = [
-    (32, 1, 3, 3), (32,), (64, 32, 3, 3), (64,), (128, 1024), (128,), (10, 128), (10,),
+    (16, 1, 3, 3), (16,), (32, 16, 3, 3), (32,), (64, 32, 3, 3), (64,), (64, 256), (64,), (10, 64), (10,),
 ]  # fmt: skip
 
 
@@ -169,16 +169,15 @@ class DigitsCNN(Training):
         return [x, labels, *(uniform(rng, *shape) for shape in DIGITS_SHAPES)]
 
     def model(self, queue: Any) -> Any:
-        return nn.Sequential(
-            nn.Conv2d(queue, 1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(queue, 32, 64, 3, padding=1), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(queue, 1024, 128), nn.ReLU(), nn.Linear(queue, 128, 10),
-        )  # fmt: skip
+        return train.network(queue)
 
     def torch_model(self) -> Any:
-        return torch_nn.Sequential(
-            torch_nn.Conv2d(1, 32, 3, padding=1), torch_nn.ReLU(),
-            torch_nn.Conv2d(32, 64, 3, padding=1), torch_nn.ReLU(), torch_nn.MaxPool2d(2), torch_nn.Flatten(),
-            torch_nn.Linear(1024, 128), torch_nn.ReLU(), torch_nn.Linear(128, 10),
+        layer = torch_nn
+        return layer.Sequential(
+            layer.Conv2d(1, 16, 3, padding=1), layer.ReLU(),
+            layer.Conv2d(16, 32, 3, padding=1), layer.ReLU(), layer.MaxPool2d(2),
+            layer.Conv2d(32, 64, 3, padding=1), layer.ReLU(), layer.MaxPool2d(2),
+            layer.Flatten(), layer.Dropout(0.3), layer.Linear(256, 64), layer.ReLU(), layer.Linear(64, 10),
         )  # fmt: skip
 
     def exact(self, x: np.ndarray, labels: np.ndarray, *weights: np.ndarray) -> Any:

@@ -157,17 +157,28 @@ def _perceptron(x: Array, labels: Array, params: Sequence[Array]) -> tuple[Array
     return loss, grads, g
 
 
+def pooled(x: Array) -> tuple[Array, Array]:
+    """Max-pooling of (N, C, H, W) over 2 by 2, and the mask (N, C, H, W) of the first largest of each block."""
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c, h // 2, 2, w // 2, 2).transpose(0, 1, 2, 4, 3, 5).reshape(n, c, h // 2, w // 2, 4)
+    mask = np.arange(4) == blocks.argmax(-1)[..., None]
+    mask = mask.reshape(n, c, h // 2, w // 2, 2, 2).transpose(0, 1, 2, 4, 3, 5).reshape(x.shape)
+    return blocks.max(-1), mask
+
+
 def digits_network(x: Array, labels: Array, params: Sequence[Array]) -> tuple[Array, list[Array]]:
-    """Loss and gradients of conv, ReLU, conv, ReLU, max-pool 2, then the layers of `perceptron`."""
-    w1, b1, w2, b2, *rest = params
-    h1 = np.maximum(conv(x, w1, padding=1) + b1[:, None, None], 0)
-    h2 = np.maximum(conv(h1, w2, padding=1) + b2[:, None, None], 0)
-    n, c, h, w = h2.shape
-    blocks = h2.reshape(n, c, h // 2, 2, w // 2, 2).transpose(0, 1, 2, 4, 3, 5).reshape(n, c, h // 2, w // 2, 4)
-    loss, grads, flat = _perceptron(blocks.max(-1).reshape(n, -1), labels, rest)
-    hit = np.arange(4) == blocks.argmax(-1)[..., None]
-    spread = np.where(hit, flat.reshape(n, c, h // 2, w // 2, 1), 0.0)
-    g2 = spread.reshape(n, c, h // 2, w // 2, 2, 2).transpose(0, 1, 2, 4, 3, 5).reshape(h2.shape) * (h2 > 0)
-    g1 = conv_input_grad(h1, w2, g2, padding=1) * (h1 > 0)
-    return loss, [conv_weight_grad(x, w1, g1, padding=1), g1.sum((0, 2, 3)),
-                  conv_weight_grad(h1, w2, g2, padding=1), g2.sum((0, 2, 3)), *grads]  # fmt: skip
+    """Loss and gradients of three 3x3 convolutions with ReLU, the last two also pooled, then `perceptron`'s layers."""
+    layers, rest, kept = list(zip(params[0:6:2], params[1:6:2])), params[6:], []
+    for i, (w, b) in enumerate(layers):
+        y = np.maximum(conv(x, w, padding=1) + b[:, None, None], 0)
+        out, mask = pooled(y) if i else (y, np.array(True))
+        kept.append((x, y, mask))
+        x = out
+    loss, grads, g = _perceptron(x.reshape(len(x), -1), labels, rest)
+    g = g.reshape(x.shape)
+    for i in (2, 1, 0):
+        x, y, mask = kept[i]
+        g = (g.repeat(2, axis=2).repeat(2, axis=3) if i else g) * mask * (y > 0)
+        grads = [conv_weight_grad(x, layers[i][0], g, padding=1), g.sum((0, 2, 3)), *grads]
+        g = conv_input_grad(x, layers[i][0], g, padding=1)
+    return loss, grads
