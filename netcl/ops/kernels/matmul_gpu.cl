@@ -48,12 +48,12 @@ typedef struct {
     int inner, tiles_m, tiles_n, parts, split, accumulate;
 } Dims;
 
-#ifdef HALF
-#define LOAD4(p, i) vload_half4(0, (p) + (i))
-#define STORE4(p, i, v) vstore_half4_rte(v, 0, (p) + (i))
+#ifdef HALF     // the forms for aligned vectors: others become four loads
+#define LOAD4(p, i) vloada_half4(0, (p) + (i))
+#define STORE4(p, i, v) vstorea_half4_rte(v, 0, (p) + (i))
 #else
-#define LOAD4(p, i) vload4(0, (p) + (i))
-#define STORE4(p, i, v) vstore4(v, 0, (p) + (i))
+#define LOAD4(p, i) (*(__global const E4*)((p) + (i)))
+#define STORE4(p, i, v) (*(__global E4*)((p) + (i)) = (v))
 #endif
 #ifdef EPILOGUE
 #define FINISH(v, at, n) ACT((v) * (E)alpha + (HAS_BIAS ? LOAD(bias, obias + (n)) : (E)0))
@@ -82,7 +82,7 @@ typedef struct {
         __local E* p = (to) + k * ROWS + SWAP_ROW(r, k, ROWS, ALONG_K); \
         if (VEC == 1) p[0] = reg[i].s0; \
         else if (ALONG_K) { p[0] = reg[i].s0; p[ROWS] = reg[i].s1; p[2 * ROWS] = reg[i].s2; p[3 * ROWS] = reg[i].s3; } \
-        else vstore4(reg[i], 0, p); \
+        else *(__local E4*)p = reg[i]; \
     }
 #define READ(v, from, k, ROWS, PIECE, COUNT_, G, place, ALONG_K) \
     _Pragma("unroll") for (int c = 0; c < COUNT_ / PIECE; c++) { \
@@ -168,23 +168,30 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
 #else
 #define DONE(e) FINISH(c[i][j + (e)], to + (e), n + (e))
 #endif
-            if (C_VEC && PN == 4 && n < D.N) {
-                E4 four = (E4)(DONE(0), DONE(PN / 4), DONE(PN / 2), DONE(PN - 1));
+#if C_VEC && RN % 4 == 0
+            if (n < D.N) {
+                E4 four;
+                four.s0 = DONE(0);
+                four.s1 = DONE(PN / 4);
+                four.s2 = DONE(PN / 2);
+                four.s3 = DONE(PN - 1);
 #ifdef PARTIAL
-                vstore4(four, 0, to);
+                *(__global E4*)to = four;
 #else
                 STORE4(to, 0, four);
 #endif
-            } else {
-                _Pragma("unroll") for (int e = 0; e < PN; e++)
-                    if (n + e < D.N) {
-#ifdef PARTIAL
-                        to[e] = DONE(e);
-#else
-                        STORE(to, e, DONE(e));
-#endif
-                    }
             }
+#else
+#pragma unroll
+            for (int e = 0; e < PN; e++)
+                if (n + e < D.N) {
+#ifdef PARTIAL
+                    to[e] = DONE(e);
+#else
+                    STORE(to, e, DONE(e));
+#endif
+                }
+#endif
         }
     }
 }

@@ -92,15 +92,12 @@ typedef struct {
 #endif
 
 #ifdef TF32
-#define EXPONENT 0x7f800000u
-static inline uint high_part(uint x) {
-    uint h = (x + 0x1000u) & 0xffffe000u;
-    if ((h & EXPONENT) == EXPONENT) h = (x & 0xffffe000u) | ((x & 0x7fffffffu) > EXPONENT ? 0x400000u : 0u);
-    return h;
-}
-static inline uint low_part(uint x, uint h) {
-    return (h & EXPONENT) == EXPONENT ? 0u : as_uint(as_float(x) - as_float(h)) + 0x1000u;
-}
+// The split of a register in three operations. Where x is not finite, or rounds up to infinity, its low part is not a
+// number, and so is every product with it, which is repaired.
+static inline uint high_part(uint x) { return (x + 0x1000u) & 0xffffe000u; }
+static inline uint low_part(uint x, uint h) { return as_uint(as_float(x) - as_float(h)); }
+// x rounded to TF32 (the unit ignores the last bits); infinity, NaN and what would round up to infinity stay
+static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x + 0x1000u : x; }
 #endif
 
 static inline float finished(float v, float alpha, float old, float bias) {
@@ -200,13 +197,13 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
 #elif PARTS == 1
 #pragma unroll
             for (int j = 0; j < NI; j++) {
-                b[j][0] = high_part(b[j][0]);
-                b[j][1] = high_part(b[j][1]);
+                b[j][0] = rounded(b[j][0]);
+                b[j][1] = rounded(b[j][1]);
             }
 #pragma unroll
             for (int i = 0; i < MI; i++) {
 #pragma unroll
-                for (int q = 0; q < 4; q++) a[i][q] = high_part(a[i][q]);
+                for (int q = 0; q < 4; q++) a[i][q] = rounded(a[i][q]);
 #pragma unroll
                 for (int j = 0; j < NI; j++) MMA(FULL_SHAPE, KIND, acc[i][j], a[i], b[j]);
             }

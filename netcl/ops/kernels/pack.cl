@@ -5,10 +5,20 @@
 // PARTS 1 copies (ROUND: to TF32), PARTS 3 splits a float x into high + low, both TF32, low = 0 where x is not finite.
 // The source is any strided array. MAP_ROWS and MAP_K make rows or k the pixels of padded images (convolution): pixel p is
 // (image, h, w) = (p / (height * pitch), ...) at source position (h * sh + rh, w * sw + rw), phase z = (rh, rw), and zero
-// outside the image. Tiles of 32 rows by 64 of k pass through local memory, except where the source runs along k.
+// outside the image. A work-item writes 16 bytes at a time. Where the source does not run along k, tiles pass through local
+// memory. VEC: the source, too, can be read in 16 bytes.
 // Launch: local (256, 1), global (tiles along k * tiles along rows * 256, z).
-#define TILE_K 64
+#ifdef FLOAT
+#define EACH 4
+#else
+#define EACH 8
+#endif
+#define TILE_K (16 * EACH)
+#ifdef ALONG_K
+#define TILE_R 64
+#else
 #define TILE_R 32
+#endif
 
 typedef struct {
     long row_step, k_step, z0_step, z1_step;   // of the source; for pixels row_step or k_step is that of w
@@ -52,22 +62,36 @@ static inline long pixel_at(int p, int phase, long w_step, const Pack* P) {
 #define K_OFFSET(k) ((k) * P.k_step)
 #endif
 
-static inline void put(__global WORD* to, long at, WORD v, long part_step) {
+// writes EACH elements in the parts that are wanted
+static inline void put(__global WORD* to, const WORD* v, long part_step) {
+#ifdef FLOAT
+    float4 high, low;
 #if PARTS == 3
-    const float h = high_part(v);
-    to[at] = h;
-    to[at + part_step] = low_part(v, h);
+    high.x = high_part(v[0]); low.x = low_part(v[0], high.x);
+    high.y = high_part(v[1]); low.y = low_part(v[1], high.y);
+    high.z = high_part(v[2]); low.z = low_part(v[2], high.z);
+    high.w = high_part(v[3]); low.w = low_part(v[3], high.w);
+    *(__global float4*)(to + part_step) = low;
 #elif defined(ROUND)
-    to[at] = high_part(v);
+    high.x = high_part(v[0]); high.y = high_part(v[1]); high.z = high_part(v[2]); high.w = high_part(v[3]);
 #else
-    to[at] = v;
+    high.x = v[0]; high.y = v[1]; high.z = v[2]; high.w = v[3];
+#endif
+    *(__global float4*)to = high;
+#else
+    uint4 eight;
+    eight.x = v[0] | (uint)v[1] << 16;
+    eight.y = v[2] | (uint)v[3] << 16;
+    eight.z = v[4] | (uint)v[5] << 16;
+    eight.w = v[6] | (uint)v[7] << 16;
+    *(__global uint4*)to = eight;
 #endif
 }
 
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
     __global WORD* to, __global const WORD* from, long origin, const Pack P) {
-    const int tile = get_group_id(0), z = get_group_id(1), x = get_local_id(0) & 31, y = get_local_id(0) >> 5;
-    const int k0 = tile % P.tiles_k * TILE_K, r0 = tile / P.tiles_k * TILE_R;
+    const int tile = get_group_id(0), z = get_group_id(1), item = get_local_id(0);
+    const int k0 = tile % P.tiles_k * TILE_K, r0 = tile / P.tiles_k * TILE_R, k_mine = k0 + item % 16 * EACH;
 #if defined(MAP_ROWS) || defined(MAP_K)
     const int phases = P.sh * P.sw, phase = z % phases;
     from += origin + z / phases * P.z0_step;
@@ -75,37 +99,42 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
     from += origin + z / P.inner * P.z0_step + z % P.inner * P.z1_step;
 #endif
     to += (long)z * P.rows * P.row_pitch;
+    WORD v[EACH];
 #ifdef ALONG_K
+    long k_at[EACH];
 #pragma unroll
-    for (int i = 0; i < TILE_K; i += 32) {
-        const int k = k0 + x + i;
-        const long k_at = k < P.k ? K_OFFSET(k) : NOWHERE;
+    for (int e = 0; e < EACH; e++) k_at[e] = k_mine + e < P.k ? K_OFFSET(k_mine + e) : NOWHERE;
 #pragma unroll
-        for (int j = 0; j < TILE_R; j += 8) {
-            const int r = r0 + y + j;
-            if (r < P.rows && k < P.row_pitch) {
-                const WORD v = k_at != NOWHERE ? from[k_at + ROW_OFFSET(r)] : 0;
-                put(to, (long)r * P.row_pitch + k, v, P.part_step);
-            }
-        }
+    for (int j = 0; j < TILE_R; j += 16) {
+        const int r = r0 + item / 16 + j;
+        if (r >= P.rows || k_mine >= P.row_pitch) continue;
+        const long r_at = ROW_OFFSET(r);
+#ifdef VEC
+        const float4 four = *(__global const float4*)(from + (r_at + k_at[0]));
+        v[0] = four.x; v[1] = four.y; v[2] = four.z; v[3] = four.w;
+#else
+#pragma unroll
+        for (int e = 0; e < EACH; e++) v[e] = k_at[e] != NOWHERE ? from[r_at + k_at[e]] : 0;
+#endif
+        put(to + ((long)r * P.row_pitch + k_mine), v, P.part_step);
     }
 #else
-    __local WORD tile_in[TILE_K][TILE_R + 1];
-    const int r = r0 + x;
-    const long r_at = r < P.rows ? ROW_OFFSET(r) : NOWHERE;
+    __local WORD turned[TILE_R][TILE_K + 1];
+    const int mine = r0 + item % 32;
+    const long r_at = mine < P.rows ? ROW_OFFSET(mine) : NOWHERE;
 #pragma unroll
     for (int i = 0; i < TILE_K; i += 8) {
-        const int k = k0 + y + i;
-        tile_in[y + i][x] = k < P.k && r_at != NOWHERE ? from[r_at + K_OFFSET(k)] : 0;
+        const int k = k0 + item / 32 + i;
+        turned[item % 32][item / 32 + i] = k < P.k && r_at != NOWHERE ? from[r_at + K_OFFSET(k)] : 0;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
-    for (int j = 0; j < TILE_R; j += 8)
+    for (int j = 0; j < TILE_R; j += 16) {
+        const int r = item / 16 + j;
 #pragma unroll
-        for (int i = 0; i < TILE_K; i += 32) {
-            const int row = r0 + y + j, k = k0 + x + i;
-            if (row < P.rows && k < P.row_pitch) put(to, (long)row * P.row_pitch + k, tile_in[x + i][y + j], P.part_step);
-        }
+        for (int e = 0; e < EACH; e++) v[e] = turned[r][item % 16 * EACH + e];
+        if (r0 + r < P.rows && k_mine < P.row_pitch) put(to + ((long)(r0 + r) * P.row_pitch + k_mine), v, P.part_step);
+    }
 #endif
 }
 
@@ -117,7 +146,15 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack_weights(
     if (i >= total) return;
     const int c = i % channels, rest = i / channels, tap = rest % taps, gr = rest / taps, g = gr / rows, row = gr % rows;
     const WORD v = c < real ? from[origin + g * g_step + row * row_step + c * c_step + tap_at[tap]] : 0;
-    put(to, i, v, part_step);
+#if PARTS == 3
+    const float h = high_part(v);
+    to[i] = h;
+    to[i + part_step] = low_part(v, h);
+#elif defined(ROUND)
+    to[i] = high_part(v);
+#else
+    to[i] = v;
+#endif
 }
 
 // dW[g, oc, c, tap] = sum of parts[g, tap * channels + c, oc]

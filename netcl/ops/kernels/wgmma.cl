@@ -6,8 +6,8 @@
 // they walk the tiles until none is left, so copies for the next tile overlap the stores of this one.
 //
 //   16-bit: both operands come from shared memory in either orientation (A_ALONG_M, B_ALONG_N), sums stay in the unit.
-//   float:  A is raw and comes through registers, where it is rounded to TF32 (PARTS 1) or split into two TF32 parts, high and
-//           low (PARTS 3); B is packed by pack.cl, along k, its low part BLO elements behind the high one. Three products
+//   float:  (MW 1) A is raw and comes through registers, where it is rounded to TF32 (PARTS 1) or split into two TF32 parts,
+//           high and low (PARTS 3), while the slice before is multiplied; B is packed by pack.cl, along k, its low part BLO elements behind the high one. Three products
 //           (low high, high low, high high) of one slice are summed by the unit and then added to ordinary float sums,
 //           because the unit truncates when it accumulates. A result that is not a number is computed again with plain float
 //           arithmetic (`exact`), since infinity times a zero low part is no number where the plain product is infinite.
@@ -57,16 +57,12 @@ typedef struct {
     ((((ulong)(at) >> 4) & 0x3fff) | (ulong)((lead) >> 4) << 16 | (ulong)((stride) >> 4) << 32 | (ulong)1 << 62)
 
 #ifdef TF32
-#define EXPONENT 0x7f800000u
-// x rounded to TF32: NaN stays NaN, infinity infinity, and what would round up to infinity is truncated
-static inline uint high_part(uint x) {
-    uint h = (x + 0x1000u) & 0xffffe000u;
-    if ((h & EXPONENT) == EXPONENT) h = (x & 0xffffe000u) | ((x & 0x7fffffffu) > EXPONENT ? 0x400000u : 0u);
-    return h;
-}
-static inline uint low_part(uint x, uint h) {
-    return (h & EXPONENT) == EXPONENT ? 0u : as_uint(as_float(x) - as_float(h)) + 0x1000u;
-}
+// The split of a register in three operations. Where x is not finite, or rounds up to infinity, its low part is not a
+// number, and so is every product with it, which `exact` repairs.
+static inline uint high_part(uint x) { return (x + 0x1000u) & 0xffffe000u; }
+static inline uint low_part(uint x, uint h) { return as_uint(as_float(x) - as_float(h)); }
+// x rounded to TF32 (the unit ignores the last bits); infinity, NaN and what would round up to infinity stay
+static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x + 0x1000u : x; }
 #endif
 
 #if defined(TABLE_K)
@@ -110,6 +106,71 @@ static inline float exact(__global const float* A, __global const float* B, __gl
     const int first_ = rest_ / (RASTER * J.tiles_n) * RASTER, high_ = min(J.tiles_m - first_, RASTER); \
     const int r_ = rest_ - first_ * J.tiles_n, m0 = (first_ + r_ % high_) * BM, n0 = r_ / high_ * BN; \
     const int t0 = part * J.split, t1 = min(t0 + J.split, J.slices)
+
+#ifdef TF32
+// the fragments of one slice of A: 16 rows by 8 of k per warp, four times
+#ifdef A_ALONG_M
+#define FRAGMENT(r, kk, sa) do { \
+    const int m_ = wm * 64 + warp * 16 + g, k_ = (kk) * 8 + t4, chunk_ = (m_ & 31) >> 2; \
+    const uint at_ = (sa) + (m_ >> 5) * 4096 + k_ * 128 + (m_ & 3) * 4; \
+    LOAD_WORD((r)[0], at_ + ((chunk_ ^ (k_ & 7)) << 4)); \
+    LOAD_WORD((r)[1], at_ + (((chunk_ + 2) ^ (k_ & 7)) << 4)); \
+    LOAD_WORD((r)[2], at_ + 512 + ((chunk_ ^ ((k_ + 4) & 7)) << 4)); \
+    LOAD_WORD((r)[3], at_ + 512 + (((chunk_ + 2) ^ ((k_ + 4) & 7)) << 4)); \
+} while (0)
+#else
+#define FRAGMENT(r, kk, sa) do { \
+    const int m_ = wm * 64 + warp * 16 + (lane & 15), chunk_ = (kk) * 2 + (lane >> 4); \
+    LOAD_MATRIX(r, (sa) + m_ * 128 + ((chunk_ ^ (m_ & 7)) << 4)); \
+} while (0)
+#endif
+#if PARTS == 3
+#define PREPARE(set, kk) \
+    for (int q = 0; q < 4; q++) { \
+        const uint h_ = high_part(a[set][kk][q]); \
+        lo[set][kk][q] = low_part(a[set][kk][q], h_); \
+        a[set][kk][q] = h_; \
+    }
+#define PRODUCTS(set, kk, sb) do { \
+    const ulong bh_ = MATRIX((sb) + (kk) * 32, 16, 1024), bl_ = MATRIX((sb) + BN * 128 + (kk) * 32, 16, 1024); \
+    WG_PRODUCT(acc, lo[set][kk], bh_, (kk) > 0); \
+    WG_PRODUCT(acc, a[set][kk], bl_, 1); \
+    WG_PRODUCT(acc, a[set][kk], bh_, 1); \
+} while (0)
+#define COLLECT() \
+    _Pragma("unroll") for (int j = 0; j < SUMS; j++) { \
+        PIN(acc[j]); \
+        sum[j] += acc[j]; \
+    }
+#else
+#define PREPARE(set, kk) for (int q = 0; q < 4; q++) a[set][kk][q] = rounded(a[set][kk][q]);
+#define PRODUCTS(set, kk, sb) do { \
+    const ulong b_ = MATRIX((sb) + (kk) * 32, 16, 1024); \
+    WG_PRODUCT(acc, a[set][kk], b_, 1); \
+} while (0)
+#define COLLECT()
+#endif
+#define FRAGMENTS(set, sa) \
+    _Pragma("unroll") for (int kk = 0; kk < 4; kk++) { \
+        FRAGMENT(a[set][kk], kk, sa); \
+        _Pragma("unroll") PREPARE(set, kk) \
+    }
+// multiplies slice t, whose fragments are in set `now`, and meanwhile prepares the next one in set `then`
+#define SLICE(now, then, t) do { \
+    const uint sb_ = s0 + s * STAGE + BM * 128 + wn * NW * 128, done_at = empty + s * 8; \
+    WG_FENCE(); \
+    _Pragma("unroll") for (int kk = 0; kk < 4; kk++) PRODUCTS(now, kk, sb_); \
+    WG_COMMIT(); \
+    if (++s == ST) { s = 0; phase ^= 1; } \
+    if ((t) + 1 < t1) { \
+        BAR_WAIT(full + s * 8, phase); \
+        FRAGMENTS(then, s0 + s * STAGE) \
+    } \
+    WG_WAIT(0); \
+    if (one) BAR_ARRIVE(done_at); \
+    COLLECT() \
+} while (0)
+#endif
 
 // one value of the result: scaled, added to what was there, biased, activated
 static inline float finished(float v, float alpha, float old, float bias) {
@@ -286,8 +347,12 @@ __kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
         float sum[SUMS];
 #if PARTS == 3
         float acc[SUMS];
+        uint lo[2][4][4];
 #else
 #define acc sum
+#endif
+#ifdef TF32
+        uint a[2][4][4];
 #endif
         int s = 0;
         uint phase = 0;
@@ -296,62 +361,13 @@ __kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
 #pragma unroll
             for (int j = 0; j < SUMS; j++) sum[j] = 0.0f;
 #ifdef TF32
-            for (int t = t0; t < t1; t++) {
+            if (t0 < t1) {
                 BAR_WAIT(full + s * 8, phase);
-                const uint sa = s0 + s * STAGE, sb = sa + BM * 128 + wn * NW * 128;
-                uint a[MW][4][4];
-#if PARTS == 3
-                uint lo[MW][4][4];
-#endif
-#pragma unroll
-                for (int i = 0; i < MW; i++)
-#pragma unroll
-                    for (int kk = 0; kk < 4; kk++) {
-#ifdef A_ALONG_M
-                        const int m = (wm * MW + i) * 64 + warp * 16 + g, k = kk * 8 + t4;
-                        const uint at = sa + (m >> 5) * 4096 + k * 128 + (m & 3) * 4;
-                        LOAD_WORD(a[i][kk][0], at + ((((m & 31) >> 2) ^ (k & 7)) << 4));
-                        LOAD_WORD(a[i][kk][1], at + (((((m & 31) >> 2) + 2) ^ (k & 7)) << 4));
-                        LOAD_WORD(a[i][kk][2], at + 512 + ((((m & 31) >> 2) ^ ((k + 4) & 7)) << 4));
-                        LOAD_WORD(a[i][kk][3], at + 512 + (((((m & 31) >> 2) + 2) ^ ((k + 4) & 7)) << 4));
-#else
-                        const int m = (wm * MW + i) * 64 + warp * 16 + (lane & 15), chunk = kk * 2 + (lane >> 4);
-                        LOAD_MATRIX(a[i][kk], sa + m * 128 + ((chunk ^ (m & 7)) << 4));
-#endif
-#pragma unroll
-                        for (int q = 0; q < 4; q++) {
-                            const uint h = high_part(a[i][kk][q]);
-#if PARTS == 3
-                            lo[i][kk][q] = low_part(a[i][kk][q], h);
-#endif
-                            a[i][kk][q] = h;
-                        }
-                    }
-                WG_FENCE();
-#pragma unroll
-                for (int kk = 0; kk < 4; kk++) {
-                    const ulong bh = MATRIX(sb + kk * 32, 16, 1024);
-#pragma unroll
-                    for (int i = 0; i < MW; i++) {
-#if PARTS == 3
-                        const ulong bl = MATRIX(sb + BN * 128 + kk * 32, 16, 1024);
-                        WG_PRODUCT((acc + i * (NW / 2)), lo[i][kk], bh, kk > 0);
-                        WG_PRODUCT((acc + i * (NW / 2)), a[i][kk], bl, 1);
-#endif
-                        WG_PRODUCT((acc + i * (NW / 2)), a[i][kk], bh, 1);
-                    }
-                }
-                WG_COMMIT();
-                WG_WAIT(0);
-                if (one) BAR_ARRIVE(empty + s * 8);
-#if PARTS == 3
-#pragma unroll
-                for (int j = 0; j < SUMS; j++) {
-                    PIN(acc[j]);
-                    sum[j] += acc[j];
-                }
-#endif
-                if (++s == ST) { s = 0; phase ^= 1; }
+                FRAGMENTS(0, s0 + s * STAGE);
+            }
+            for (int t = t0; t < t1; t += 2) {
+                SLICE(0, 1, t);
+                if (t + 1 < t1) SLICE(1, 0, t + 1);
             }
 #else
             int before = -1;

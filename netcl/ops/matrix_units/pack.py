@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PACK = struct.Struct("7q12i")  # Pack of pack.cl
 TYPES = (None, None, INT64, np.dtype(f"V{PACK.size}"))
-TILE_K, TILE_R, ITEMS = 64, 32, 256
+ITEMS = 256
 SIZE = {"float": 4, "half": 2}
 
 
@@ -43,21 +43,23 @@ class Pack:
 
 def packing(
     queue: Any, packed: Operand, strides: tuple[int, int, int, int], dtype: str, parts: int, rounded: bool = False,
-    pixels: Pixels | None = None,
+    pixels: Pixels | None = None, start: int = 1,
 ) -> Pack:  # fmt: skip
     """The Pack that makes `packed` of a source with `strides` (w, z, rows, k).
 
-    parts 3 splits floats in a high and a low part, `rounded` rounds them to TF32.
+    parts 3 splits floats in a high and a low part, `rounded` rounds them to TF32. The source lies at a multiple of `start`.
     """
     w, z, rows, k = packed.lengths
     pitch = packed.strides[2]
     flags = {"FLOAT": dtype == "float", "ROUND": rounded, "ALONG_K": strides[3] == 1}
     if pixels is not None:
         flags |= {"MAP_ROWS": pixels.axis == "rows", "MAP_K": pixels.axis == "k", "ALONG_K": pixels.axis == "k"}
+    whole = k % 4 == 0 and start % 4 == 0 and all(s % 4 == 0 for s in strides[:3])
+    flags["VEC"] = dtype == "float" and strides[3] == 1 and pixels is None and whole
     defines = {name: 1 for name, on in flags.items() if on}
     source = sources.load("pack.cl", S="half" if dtype == "half" else "float", PARTS=parts, **defines)
     kernel = get_kernel(queue, source, "pack", TYPES)
-    tiles_k, tiles_r = -(-pitch // TILE_K), -(-rows // TILE_R)
+    tiles_k, tiles_r = -(-pitch * SIZE[dtype] // 256), -(-rows // (64 if flags["ALONG_K"] else 32))
     step = w * z * rows * pitch
     image = (0, 0, 1, 1, 1, 1, 1, 1, 1) if pixels is None else pixels.fields()
     record = PACK.pack(

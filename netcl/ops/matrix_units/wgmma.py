@@ -157,7 +157,7 @@ def _packing(queue: Any, operand: Operand, dtype: str, parts: int, rounded: bool
     w, z, rows, k = operand.lengths
     pitch = pitch_of(k, dtype)
     packed = Operand((w, z, rows, k), (z * rows * pitch, rows * pitch, pitch, 1))
-    return packing(queue, packed, operand.strides, dtype, parts, rounded)
+    return packing(queue, packed, operand.strides, dtype, parts, rounded, start=operand.start)
 
 
 def source(p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], partial: bool) -> str:
