@@ -1,0 +1,178 @@
+"""Every backward rule against finite differences in double precision, on contiguous inputs and on views."""
+
+import numpy as np
+import pytest
+
+import netcl.autograd as ag
+from netcl.core.tensor import Tensor
+
+S = "spread"  # samples with distinct values, far from ties
+
+
+def sample(shape, kind, rng):
+    if kind == S:
+        return rng.permutation(int(np.prod(shape))).reshape(shape) / 7.0 - 1.0
+    if isinstance(kind, tuple):
+        return rng.uniform(*kind, shape)
+    return rng.standard_normal(shape)
+
+
+CASES = {
+    # reductions
+    "sum": (lambda x: ag.sum(x), [(3, 4)]),
+    "sum axis": (lambda x: ag.sum(x, axis=(0, 2)), [(3, 4, 5)]),
+    "sum keepdims": (lambda x: ag.sum(x, axis=1, keepdims=True) * x, [(3, 4)]),
+    "mean": (lambda x: ag.mean(x), [(3, 4)]),
+    "mean axis": (lambda x: ag.mean(x, axis=-1), [(3, 4)]),
+    "prod": (lambda x: ag.prod(x, axis=1), [(3, 4)]),
+    "max": (lambda x: ag.max(x, axis=1), [(3, 4)], S),
+    "max all": (lambda x: ag.max(x), [(3, 4)], S),
+    "min": (lambda x: ag.min(x, axis=(0, 1), keepdims=True), [(3, 4, 2)], S),
+    "var": (lambda x: ag.var(x, axis=1, correction=1), [(3, 4)]),
+    "std": (lambda x: ag.std(x), [(3, 4)]),
+    "logsumexp": (lambda x: ag.logsumexp(x, axis=0), [(3, 4)]),
+    "norm 1": (lambda x: ag.norm(x, 1, axis=1), [(3, 4)], (0.2, 2)),
+    "norm 2": (lambda x: ag.norm(x), [(3, 4)]),
+    "norm inf": (lambda x: ag.norm(x, np.inf, axis=0), [(3, 4)], S),
+    # movement
+    "reshape": (lambda x: ag.reshape(x, 2, -1), [(3, 4)]),
+    "permute": (lambda x: ag.permute(x, 2, 0, 1), [(3, 4, 2)]),
+    "transpose": (lambda x: ag.transpose(x, 0, 1) * 2.0, [(3, 4)]),
+    "expand": (lambda x: ag.expand(x, 5, 3, 4), [(3, 1)]),
+    "squeeze": (lambda x: ag.squeeze(x) * ag.squeeze(x), [(3, 1, 4)]),
+    "unsqueeze": (lambda x: ag.unsqueeze(x, 1), [(3, 4)]),
+    "getitem": (lambda x: x[1:, ::-2], [(3, 4)]),
+    "astype": (lambda x: ag.astype(x, "float64"), [(3, 4)]),
+    "concat": (lambda x, y: ag.concat([x, y, x], axis=1), [(3, 4), (3, 2)]),
+    "stack": (lambda x, y: ag.stack([x, y], axis=-1), [(3, 4), (3, 4)]),
+    "flip": (lambda x: ag.flip(x, 1), [(3, 4)]),
+    "roll": (lambda x: ag.roll(x, (1, -2), (0, 1)), [(3, 4)]),
+    "split": (lambda x: ag.split(x, (1, 3), 1), [(3, 4)]),
+    "split one part": (lambda x: ag.split(x, 2, 1)[1], [(3, 5)]),
+    "chunk": (lambda x: ag.chunk(x, 2, 0), [(3, 4)]),
+    "repeat": (lambda x: ag.repeat(x, 3, 1), [(3, 4)]),
+    "repeat flat": (lambda x: ag.repeat(x, 2), [(3, 4)]),
+    "tile": (lambda x: ag.tile(x, (2, 1, 3)), [(3, 4)]),
+    "pad": (lambda x: ag.pad(x, ((1, 2), (-1, 3)), value=2.0), [(3, 4)]),
+    "pad reflect": (lambda x: ag.pad(x, ((1, 2), (3, 0)), "reflect"), [(3, 4)]),
+    "pad replicate": (lambda x: ag.pad(x, ((1, 2), (3, 0)), "replicate"), [(3, 4)]),
+    # products
+    "matmul": (ag.matmul, [(3, 4), (4, 2)]),
+    "matmul vectors": (ag.matmul, [(4,), (4,)]),
+    "matmul vector": (ag.matmul, [(3, 4), (4,)]),
+    "vector matmul": (ag.matmul, [(4,), (4, 3)]),
+    "matmul batch": (ag.matmul, [(2, 3, 4), (4, 2)]),
+    "matmul batches": (ag.matmul, [(2, 1, 3, 4), (5, 4, 2)]),
+    "linear": (ag.linear, [(2, 3, 4), (5, 4), (5,)]),
+    "linear without bias": (ag.linear, [(3, 4), (5, 4)]),
+    "linear_relu": (ag.linear_relu, [(3, 4), (5, 4), (5,)]),
+    "conv2d": (lambda x, w, b: ag.conv2d(x, w, b, stride=2, padding=1), [(2, 3, 7, 6), (4, 3, 3, 3), (4,)]),
+    "conv2d groups": (
+        lambda x, w: ag.conv2d(x, w, stride=(1, 2), padding=(2, 0), dilation=(2, 1), groups=2),
+        [(2, 4, 7, 6), (6, 2, 3, 2)],
+    ),
+    "conv2d_relu": (lambda x, w, b: ag.conv2d_relu(x, w, b, padding=1), [(2, 3, 5, 6), (4, 3, 3, 3), (4,)]),
+    # pooling
+    "max_pool2d": (lambda x: ag.max_pool2d(x, 2), [(2, 3, 6, 6)], S),
+    "max_pool2d overlapping": (lambda x: ag.max_pool2d(x, 3, 2, 1), [(2, 3, 7, 6)], S),
+    "avg_pool2d": (lambda x: ag.avg_pool2d(x, 3, 2, 1, count_include_pad=False), [(2, 3, 7, 6)]),
+    "adaptive_avg_pool2d": (lambda x: ag.adaptive_avg_pool2d(x, (2, 3)), [(2, 3, 7, 5)]),
+    "global_avg_pool2d": (lambda x: ag.global_avg_pool2d(x), [(2, 3, 4, 5)]),
+    # norms
+    "layer_norm": (ag.layer_norm, [(4, 6), (6,), (6,)]),
+    "layer_norm plain": (lambda x: ag.layer_norm(x, axes=(1, 2)), [(3, 4, 5)]),
+    "rms_norm": (ag.rms_norm, [(4, 6), (6,)]),
+    "group_norm": (lambda x, w, b: ag.group_norm(x, 2, w, b), [(2, 4, 3, 2), (4,), (4,)]),
+    "group_norm plain": (lambda x: ag.group_norm(x, 2), [(2, 4, 3)]),
+    "batch_norm": (ag.batch_norm, [(5, 3), (3,), (3,)]),
+    "batch_norm images": (ag.batch_norm, [(2, 3, 4, 5), (3,), (3,)]),
+    "batch_norm plain": (lambda x: ag.batch_norm(x), [(5, 3)]),
+    "batch_norm relu": (lambda x, w, b: ag.batch_norm(x, w, b, activation="relu"), [(5, 3), (3,), (3,)]),
+    # softmax and losses
+    "softmax": (lambda x: ag.softmax(x, axis=1), [(3, 4, 2)]),
+    "log_softmax": (lambda x: ag.log_softmax(x), [(3, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("form", ["whole", "view"])
+def test_rule(queue, name, form):
+    fn, shapes, *kind = CASES[name]
+    rng = np.random.default_rng(7)
+    inputs = [Tensor.from_host(queue, sample(s, kind[0] if kind else None, rng)) for s in shapes]
+    if form == "whole":
+        assert ag.gradcheck(fn, inputs)
+        return
+
+    def through_views(*nodes):  # each input reaches the op transposed twice, so with strides of a view
+        return fn(*[ag.permute(ag.contiguous(ag.permute(n))) for n in nodes])
+
+    assert ag.gradcheck(through_views, inputs)
+
+
+def test_batch_norm_in_evaluation(queue):
+    rng = np.random.default_rng(0)
+    mean, var = (Tensor.from_host(queue, rng.uniform(0.5, 2, 3)) for _ in range(2))
+    inputs = [Tensor.from_host(queue, rng.standard_normal(s)) for s in ((5, 3), (3,), (3,))]
+    before = mean.to_host()
+    for activation in (None, "relu"):
+        fn = lambda x, w, b, a=activation: ag.batch_norm(x, w, b, mean, var, training=False, activation=a)  # noqa: E731
+        assert ag.gradcheck(fn, inputs)
+    np.testing.assert_array_equal(mean.to_host(), before)
+
+
+def test_dropout_masks_the_gradient_as_the_value(queue):
+    x = ag.tensor(Tensor.ones(queue, (1000,)), requires_grad=True)
+    with ag.Tape() as tape:
+        y = ag.dropout(x, 0.25)
+    tape.backward(y)
+    value = y.to_host()
+    np.testing.assert_array_equal(x.grad.to_host(), value)
+    assert set(np.unique(value)) == {np.float32(0), np.float32(1 / 0.75)} and 0.18 < (value == 0).mean() < 0.32
+    assert ag.dropout(x, 0.25, training=False) is x and ag.dropout(x, 0.0) is x
+
+
+# -- cross entropy -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(5, 4), (2, 4, 3)])
+def test_cross_entropy_with_labels(queue, reduction, smoothing, weighted, shape):
+    rng = np.random.default_rng(0)
+    logits = Tensor.from_host(queue, rng.standard_normal(shape))
+    labels = rng.integers(0, shape[1], shape[:1] + shape[2:]).astype(np.int32)
+    labels.flat[1] = -100
+    target = Tensor.from_host(queue, labels)
+    weight = Tensor.from_host(queue, rng.uniform(0.5, 2, shape[1])) if weighted else None
+    settings = {"weight": weight, "label_smoothing": smoothing, "reduction": reduction}
+    assert ag.gradcheck(lambda z: ag.cross_entropy(z, target, **settings), logits)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(5, 4), (2, 4, 3)])
+def test_cross_entropy_with_probabilities(queue, reduction, weighted, shape):
+    rng = np.random.default_rng(0)
+    logits = Tensor.from_host(queue, rng.standard_normal(shape))
+    target = rng.uniform(0.1, 1, shape)
+    target = Tensor.from_host(queue, target / target.sum(1, keepdims=True))
+    weight = Tensor.from_host(queue, rng.uniform(0.5, 2, shape[1])) if weighted else None
+    settings = {"weight": weight, "label_smoothing": 0.2, "reduction": reduction}
+    assert ag.gradcheck(lambda z, t: ag.cross_entropy(z, t, **settings), [logits, target])
+
+
+def test_num_05_smoothing_weights_and_an_ignored_label(queue):
+    logits = ag.tensor(Tensor.from_host(queue, np.array([[1, 2], [3, 0.4]], np.float32)), requires_grad=True)
+    labels = ag.tensor(Tensor.from_host(queue, np.array([-100, 1], np.int32)))
+    weight = Tensor.from_host(queue, np.array([0.2, 0.3], np.float32))
+    for settings, expected in (
+        ({"weight": weight}, 2.5404506), ({"weight": weight, "reduction": "sum"}, 0.7621352), ({}, 2.5416447)
+    ):  # fmt: skip
+        logits.grad = None
+        with ag.Tape() as tape:
+            loss = ag.cross_entropy(logits, labels, label_smoothing=0.1, **settings)
+        tape.backward(loss)
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
+        assert not logits.grad.to_host()[0].any()
