@@ -23,10 +23,11 @@ MR = 6  # rows of the register tile; its width is two vectors
 VECTOR = {"float": 8, "double": 4}  # elements of a 256-bit vector
 MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
-GRAIN = 1 << 20  # multiply-adds that are worth a work-item of their own
 ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late leaves little to wait for
+# Measured costs in cycles: of copying an element of A, and NR elements of B; of a work-item; of a late unit, in items.
+COPY_A, COPY_B, ITEM, LATE = 0.4, 8.0, 8000.0, 0.2
 OPTIONS = ("-cl-mad-enable",)
-DIMS = struct.Struct("20q")  # Dims of matmul_cpu.cl
+DIMS = struct.Struct("21q")  # Dims of matmul_cpu.cl
 TYPES = (*(None,) * 5, *(INT64,) * 4, FLOAT32, np.dtype(f"V{DIMS.size}"))
 
 Run = Callable[..., None]
@@ -46,11 +47,12 @@ def plan(queue: Any, p: Product) -> Run:
     mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row["MC"], 2 * VECTOR[element])
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)
     outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]
+    kstep = -(-p.k // (max(1, -(-p.k // row["KC"])) * 8)) * 8 or 8  # even blocks of the depth
     dims = DIMS.pack(
         p.m, p.n, p.k, *p.a, *p.b, p.c, mc, nc, inner[0], outer[1], inner[1], outer[2], inner[2], outer[3], inner[3],
-        p.accumulate, ACTS[p.activation], p.bias,
+        kstep, p.accumulate, ACTS[p.activation], p.bias,
     )  # fmt: skip
-    partial = (p.count * p.m * p.n,) if p.dtype == FLOAT16 and p.k > row["KC"] else None
+    partial = (p.count * p.m * p.n,) if p.dtype == FLOAT16 and p.k > kstep else None
 
     def run(
         queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, oc: int, oa: int, ob: int, alpha: float
@@ -78,16 +80,27 @@ def program(file: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
 
 
 def macro_tile(m: int, n: int, k: int, batch: int, units: int, most: int, panel: int) -> tuple[int, int]:
-    """Rows and columns of C per work-item: enough items for every unit, none too small, blocks as even as possible.
+    """Rows (at most `most`) and columns of C per work-item: the split whose slowest unit should be done first.
 
-    Columns are split first: every item copies its rows of A, which costs a share of 1 / nc, and its columns of B.
+    An item of mc x nc costs its products, the copies of its mc rows of A and nc columns of B, and a fixed part. Small
+    items copy more in total; few items leave units idle, or waiting for one that another process keeps busy.
     """
-    rows = -(-m // most)  # the copied block of A holds `most` rows
-    wanted = min(max(1, batch * m * n * max(k, 1) // GRAIN), ITEMS_PER_UNIT * units)
-    parts = max(1, -(-wanted // (rows * batch)))
-    columns = min(parts, max(1, n // (4 * panel)) if rows * batch >= units else -(-n // panel))
-    if rows * columns * batch < wanted:
-        rows = min(max(rows, -(-wanted // (columns * batch))), -(-m // MR))
-    mc = -(-m // (rows * MR)) * MR
-    nc = -(-n // (columns * panel)) * panel
-    return mc, nc
+    best = (float("inf"), 0, 0)
+    fewest = -(-m // most)
+    for rows in _counts(-(-m // MR), fewest):
+        mc = -(-m // (rows * MR)) * MR
+        for columns in _counts(-(-n // panel), 1):
+            nc = -(-n // (columns * panel)) * panel
+            items = batch * -(-m // mc) * -(-n // nc)
+            item = (min(mc, m) + COPY_B) * nc / panel * k + COPY_A * mc * k + ITEM
+            best = min(best, (item * (-(-items // units) + LATE), mc, nc))
+    return best[1], best[2]
+
+
+def _counts(most: int, fewest: int) -> list[int]:
+    """Numbers of parts worth trying, from `fewest` on: all up to 16, then steps of about an eighth."""
+    counts, count = [], max(1, min(fewest, most))
+    while count <= most:
+        counts.append(count)
+        count += max(1, count // 8)
+    return counts

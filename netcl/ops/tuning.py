@@ -52,7 +52,7 @@ FOOTPRINTS: dict[str, Footprint] = {
     "matmul_cpu": Footprint(
         items=lambda p: 1,
         local=lambda p: 4 * p["KC"] * (p["MC"] + 16 * p["NP"]),
-        shrink=(("NP", 1), ("MC", 6), ("KC", 8)),
+        shrink=(("MC", 6), ("NP", 1), ("KC", 8)),
     ),
     "matmul_gpu": _tiles(8),  # two buffers of floats
     "matmul_gpu_medium": _tiles(8),

@@ -46,7 +46,7 @@ def put(queue, array, form=""):
 SIZES = [
     (1, 1, 1), (5, 6, 7), (6, 16, 4), (7, 17, 5), (15, 16, 17), (63, 64, 65), (64, 63, 66), (1, 257, 255),
     (257, 1, 256),
-    (192, 64, 256), (193, 65, 257), (255, 256, 513), (12, 300, 3), (400, 20, 40), (3, 5, 1000),
+    (384, 64, 256), (385, 65, 257), (255, 256, 513), (12, 300, 3), (400, 20, 40), (3, 5, 1000),
 ]  # fmt: skip
 
 
@@ -224,9 +224,9 @@ def test_errors_name_the_shapes(queue, cpu_queue):
     ("m", "n", "k", "batch"), [(32, 256, 784, 1), (2048, 2048, 2048, 1), (64, 64, 64, 64), (1, 10, 5, 1)]
 )
 def test_macro_tiles_cover_the_matrix_and_keep_units_busy(m, n, k, batch, units):
-    mc, nc = macro_tile(m, n, k, batch, units, 192, 16)
+    mc, nc = macro_tile(m, n, k, batch, units, 384, 16)
     assert mc % MR == 0
     assert nc % 16 == 0
-    assert mc <= 192
+    assert mc <= 384
     items = -(-m // mc) * -(-n // nc) * batch
     assert items >= min(units, max(1, batch * m * n * k >> 21))

@@ -120,30 +120,42 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                 find_lanes(&L, q, q1, &D);
                 pack_lanes(Bp + (q - qb) / NR * NR * KC + (q - qb) % NR, NR, X, &L, g * D.C, kb, kc, &D);
             }
-            for (long q = qb; q < qe; q += NR) {
-                int cols = min((long)NR, q1 - q), joined = rows_are_joined && cols == NR && q % P + NR <= P;
-                long off[NR];  // of each column in Y
-                for (int j = 0; j < (joined ? 1 : cols); j++) {
-                    long n = (q + j) / P;
-                    int p = (q + j) - n * P;
-                    off[j] = n * D.yn + p / (int)D.Wo * D.yh + p % (int)D.Wo * D.yw;
-                }
-                for (int m = m0; m < m1; m += MR) {
+            long off[NP * NR];  // of each column in Y
+            for (int j = 0; j < qe - qb; j++) {
+                long n = (qb + j) / P;
+                int p = (qb + j) - n * P;
+                off[j] = n * D.yn + p / (int)D.Wo * D.yh + p % (int)D.Wo * D.yw;
+            }
+            for (int m = m0, step; m < m1; m += step) {
+                step = tile_rows(m1 - m);
+                for (long q = qb; q < qe; q += NR) {
                     E t[MR * NR];
-                    micro(t, Ap + (m - m0) * KC, Bp + (q - qb) * KC, kc, (E)1);
-                    int rows = min(MR, m1 - m);
-                    for (int i = 0; i < rows; i++) {
-                        E* u = t + i * NR;
-                        __global S* y = Y + (m + i) * D.yc;
+                    const long* at = off + (q - qb);
+                    int rows = min(step, m1 - m), cols = min((long)NR, q1 - q);
+                    int joined = rows_are_joined && cols == NR && at[NR - 1] == at[0] + NR - 1;
+                    __global S* y = Y + m * D.yc;
 #ifdef HALF
-                        __global E* w = part + ((long)g * M + m + i) * D.Q + q;
+                    __global E* w = part + ((long)g * M + m) * D.Q + q;
+                    long ld = D.Q;
+                    int whole = rows == step && cols == NR && !last;
+#else
+                    __global E* w = y + at[0];
+                    long ld = D.yc;
+                    int whole = rows == step && joined;
+#endif
+#ifdef EPILOGUE
+                    whole = whole && !last;
+#endif
+                    micro(step, t, Ap + (m - m0) * KC, Bp + (q - qb) * KC, kc, (E)1, whole ? w : 0, ld, kb > 0);
+                    if (whole) continue;
+                    for (int i = 0; i < rows; i++, w += ld, y += D.yc) {
+                        E* u = t + i * NR;
+#ifdef HALF
                         if (kb > 0) add_part(u, w, cols);
                         if (!last) { put_part(w, u, cols); continue; }
 #else
-                        if (kb > 0) {
-                            if (joined) add_row(u, y + off[0], NR);
-                            else for (int j = 0; j < cols; j++) u[j] += y[off[j]];
-                        }
+                        if (kb > 0 && joined) add_row(u, w, NR);
+                        else if (kb > 0) for (int j = 0; j < cols; j++) u[j] += y[at[j]];
 #endif
 #ifdef EPILOGUE
                         if (last) {
@@ -152,8 +164,8 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                             PRIV(u + VW) = activate(PRIV(u + VW) + b, D.act);
                         }
 #endif
-                        if (joined) put_row(y + off[0], u, NR);
-                        else for (int j = 0; j < cols; j++) STORE(y, off[j], u[j]);
+                        if (joined) put_row(y + at[0], u, NR);
+                        else for (int j = 0; j < cols; j++) STORE(y, at[j], u[j]);
                     }
                 }
             }
@@ -189,17 +201,17 @@ __kernel void conv_weights(__global E* restrict part, __global const S* restrict
                                D.yc);
                     i += length;
                 }
-            for (int m = mb; m < me; m += NR)
-                for (int k = k0; k < k1; k += MR) {
+            for (int k = k0, step; k < k1; k += step) {
+                step = tile_rows(k1 - k);
+                for (int m = mb; m < me; m += NR) {
                     E t[MR * NR];
-                    micro(t, Ap + (k - k0) * KC, Bp + (m - mb) * KC, depth, (E)1);
-                    int rows = min(MR, k1 - k), cols = min(NR, M - m);
-                    for (int i = 0; i < rows; i++)
-                        for (int j = 0; j < cols; j++) {
-                            __global E* w = part + (long)(k + i) * M + m + j;
-                            *w = qb > q0 ? *w + t[i * NR + j] : t[i * NR + j];
-                        }
+                    int rows = min(step, k1 - k), cols = min(NR, M - m), whole = rows == step && cols == NR;
+                    __global E* w = part + (long)k * M + m;
+                    micro(step, t, Ap + (k - k0) * KC, Bp + (m - mb) * KC, depth, (E)1, whole ? w : 0, M, qb > q0);
+                    for (int i = 0; i < rows && !whole; i++, w += M)
+                        for (int j = 0; j < cols; j++) w[j] = qb > q0 ? w[j] + t[i * NR + j] : t[i * NR + j];
                 }
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //                        copy the mc x KC block of A           -> Ap
 //                        for each NP panels of NR columns
 //                          copy the KC x (NP * NR) block of B  -> Bp
-//                          for each panel, for each MR rows: micro
+//                          for each MR rows, for each panel: micro
 //
 // Transposed operands differ only in how they are copied, so there is one kernel for all layouts and one launch.
 // Launch: global = (ceil(M / mc), ceil(N / nc), batch), local = (1, 1, 1). Follows panel_cpu.cl.
@@ -13,7 +13,7 @@
 
 // Sizes, strides in elements, batch strides, and the size of a macro tile. z = z0 * inner + z1 is the batch index.
 typedef struct {
-    long M, N, K, sam, sak, sbk, sbn, scm, mc, nc, inner, a0, a1, b0, b1, c0, c1, accumulate, act, has_bias;
+    long M, N, K, sam, sak, sbk, sbn, scm, mc, nc, inner, a0, a1, b0, b1, c0, c1, kstep, accumulate, act, has_bias;
 } Dims;
 
 __kernel void gemm(__global S* restrict C, __global E* restrict part, __global const S* restrict A,
@@ -26,26 +26,34 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
     A += oa + z0 * D.a0 + z1 * D.a1;
     B += ob + z0 * D.b0 + z1 * D.b1;
     C += oc + z0 * D.c0 + z1 * D.c1;
-    for (int kb = 0; kb == 0 || kb < K; kb += KC) {
-        int kc = min(KC, K - kb), last = kb + KC >= K;
+    for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
+        int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
         copy_block(Ap, KC, A + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
         for (int nb = n0; nb < n1; nb += NP * NR) {
             int ne = min(nb + NP * NR, n1);
-            for (int n = nb; n < ne; n += NR)
-                copy_block(Bp + (n - nb) * KC, NR, B + kb * D.sbk + n * D.sbn, kc, min(NR, ne - n), D.sbk, D.sbn);
-            for (int n = nb; n < ne; n += NR)
-                for (int m = m0; m < m1; m += MR) {
+            copy_panels(Bp, B + kb * D.sbk + nb * D.sbn, kc, ne - nb, D.sbk, D.sbn);
+            for (int m = m0, step; m < m1; m += step) {
+                step = tile_rows(m1 - m);
+                for (int n = nb; n < ne; n += NR) {
                     E t[MR * NR];
-                    micro(t, Ap + (m - m0) * KC, Bp + (n - nb) * KC, kc, (E)alpha);
-                    int rows = min(MR, m1 - m), cols = min(NR, n1 - n);
-                    for (int i = 0; i < rows; i++) {
-                        E* u = t + i * NR;
-                        __global S* c = C + (m + i) * D.scm + n;
+                    int rows = min(step, m1 - m), cols = min(NR, n1 - n), whole = rows == step && cols == NR;
+                    __global S* c = C + m * D.scm + n;
 #ifdef HALF
-                        __global E* w = part + ((long)z * M + m + i) * N + n;
+                    __global E* w = part + ((long)z * M + m) * N + n;
+                    long ld = N;
+                    whole = whole && !last && (kb > 0 || !D.accumulate);
 #else
-                        __global E* w = c;
+                    __global E* w = c;
+                    long ld = D.scm;
 #endif
+#ifdef EPILOGUE
+                    whole = whole && !last;
+#endif
+                    micro(step, t, Ap + (m - m0) * KC, Bp + (n - nb) * KC, kc, (E)alpha, whole ? w : 0, ld,
+                          kb > 0 || D.accumulate);
+                    if (whole) continue;
+                    for (int i = 0; i < rows; i++, w += ld, c += D.scm) {
+                        E* u = t + i * NR;
                         if (kb > 0) add_part(u, w, cols);
                         else if (D.accumulate) add_row(u, c, cols);
                         if (!last) { put_part(w, u, cols); continue; }
@@ -57,6 +65,7 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
                         put_row(c, u, cols);
                     }
                 }
+            }
         }
     }
 }

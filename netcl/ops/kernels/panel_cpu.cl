@@ -2,13 +2,13 @@
 //
 //   Ap [mc][KC]       rows of the left operand, copied; a block stays in the second-level cache
 //   Bp [NP][KC][NR]   panels of NR columns of the right operand; one panel stays in the first level
-//   micro             MR x NR sums in registers over a depth of kc
+//   micro             MR (or 4) x NR sums in registers over a depth of kc; for each MR rows of Ap, all panels of Bp
 //
 // E is the compute type, T a vector of VW of them, S the storage type. No barriers, no builtins in inner loops: some CPU
 // drivers leave builtins as function calls with every vector register spilled round each of them.
 // Source: blocking after Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication".
 #ifndef MC
-#define MC 192      // rows of Ap, a multiple of MR (48..288): MC * KC elements should fill half the second-level cache
+#define MC 384      // rows of Ap (48..384); B is copied once per MC rows
 #endif
 #ifndef KC
 #define KC 256      // depth of a block (128..512)
@@ -27,6 +27,7 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));
 #endif
 #define LOC(p) (*(__local U*)(p))
 #define PRIV(p) (*(U*)(p))
+#define GLOB(p) (*(__global U*)(p))
 #ifdef HALF
 #define GET(p) vload_half8(0, p)
 #define SET(p, v) vstore_half8_rte(v, 0, p)
@@ -87,18 +88,57 @@ static inline void copy_block(__local E* d, int ld, __global const S* s, int row
         for (int c = 0; c < cols; c++) d[r * ld + c] = LOAD(s, r * sr + c * sc);
 }
 
-#define ROW(i) a = (T)(ap[i * KC + k]); c##i##0 = a * b0 + c##i##0; c##i##1 = a * b1 + c##i##1;
-#define STEP b0 = LOC(bp); b1 = LOC(bp + VW); ROW(0) ROW(1) ROW(2) ROW(3) ROW(4) ROW(5) bp += NR; k++;
-#define KEEP(i) PRIV(t + i * NR) = c##i##0 * alpha; PRIV(t + i * NR + VW) = c##i##1 * alpha;
+// The rows k of a kc x cols block of the right operand as panels of NR columns: all panels of a row at once, so that a row
+// costs one page and full cache lines.
+static inline void copy_panels(__local E* d, __global const S* s, int kc, int cols, long sk, long sn) {
+    int full = sn == 1 ? cols / NR : 0;
+    if (full) {
+        __global const S* row = s;
+        for (int k = 0; k < kc; k++, row += sk) {
+            __local E* q = d + k * NR;
+            for (int p = 0; p < full; p++, q += KC * NR) {
+                T x = GET(row + p * NR), y = GET(row + p * NR + VW);
+                LOC(q) = x;
+                LOC(q + VW) = y;
+            }
+        }
+    }
+    for (int n = full * NR; n < cols; n += NR) copy_block(d + n * KC, NR, s + n * sn, kc, min(NR, cols - n), sk, sn);
+}
 
-// t[MR][NR] = alpha * MR rows of ap times the panel bp, over a depth of kc.
-static inline void micro(E* t, __local const E* ap, __local const E* bp, int kc, E alpha) {
-    T a, b0, b1, c00 = (T)(0), c01 = c00, c10 = c00, c11 = c00, c20 = c00, c21 = c00;
-    T c30 = c00, c31 = c00, c40 = c00, c41 = c00, c50 = c00, c51 = c00;
-    int k = 0;
-    for (; k + 4 <= kc;) { STEP STEP STEP STEP }
-    for (; k < kc;) { STEP }
-    KEEP(0) KEEP(1) KEEP(2) KEEP(3) KEEP(4) KEEP(5)
+#define ROW(i) a = (T)(ap[i * KC + k]); c##i##0 = a * b0 + c##i##0; c##i##1 = a * b1 + c##i##1;
+#define STEP(ROWS) b0 = LOC(bp); b1 = LOC(bp + VW); ROWS(ROW) bp += NR; k++;
+#define CLEAR(i) T c##i##0 = (T)(0), c##i##1 = (T)(0);
+#define KEEP(i) PRIV(t + i * NR) = c##i##0 * alpha; PRIV(t + i * NR + VW) = c##i##1 * alpha;
+#define SEND(i) GLOB(to + i * ld) = c##i##0 * alpha; GLOB(to + i * ld + VW) = c##i##1 * alpha;
+#define ADD(i) GLOB(to + i * ld) += c##i##0 * alpha; GLOB(to + i * ld + VW) += c##i##1 * alpha;
+#define ROWS4(F) F(0) F(1) F(2) F(3)
+#define ROWS6(F) F(0) F(1) F(2) F(3) F(4) F(5)
+
+// alpha * rows of ap times the panel bp, over a depth of kc: to the tile at `to` with `ld` elements per row (added to it
+// if `old`), or to t[rows][NR] when `to` is 0. Four rows as well as six, so that few rows are computed in vain.
+#define MICRO(name, ROWS)                                                                                             \
+    static inline void name(E* t, __local const E* ap, __local const E* bp, int kc, E alpha, __global E* to, long ld, \
+                            int old) {                                                                                \
+        T a, b0, b1;                                                                                                  \
+        ROWS(CLEAR)                                                                                                   \
+        int k = 0;                                                                                                    \
+        for (; k + 4 <= kc;) { STEP(ROWS) STEP(ROWS) STEP(ROWS) STEP(ROWS) }                                          \
+        for (; k < kc;) { STEP(ROWS) }                                                                                \
+        if (to && old) { ROWS(ADD) }                                                                                  \
+        else if (to) { ROWS(SEND) }                                                                                   \
+        else { ROWS(KEEP) }                                                                                           \
+    }
+MICRO(micro4, ROWS4)
+MICRO(micro6, ROWS6)
+
+// Rows of the next tile when `left` rows remain.
+static inline int tile_rows(int left) { return left <= 4 || left == 7 || left == 8 ? 4 : MR; }
+
+static inline void micro(int rows, E* t, __local const E* ap, __local const E* bp, int kc, E alpha, __global E* to,
+                         long ld, int old) {
+    if (rows == 4) micro4(t, ap, bp, kc, alpha, to, ld, old);
+    else micro6(t, ap, bp, kc, alpha, to, ld, old);
 }
 
 // u[NR] += p[cols], and p[cols] = u, for one row of a tile.
