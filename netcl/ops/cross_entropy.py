@@ -95,16 +95,16 @@ def cross_entropy(
     Raises: ShapeError, DTypeError; IndexOutOfRange for a label that is neither a class nor `ignore_index` (on a device
     at the next synchronisation; no memory is read at that index).
     """
-    z, t, labels = _arranged(logits, target, weight, label_smoothing, reduction)
+    z, t, labels = arranged(logits, target, weight, label_smoothing, reduction)
     compute = compute_dtype(z.dtype)
-    tensors = _tensors(z, t, weight, labels, compute)
+    tensors = operands(z, t, weight, labels, compute)
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
     chain = _forward(labels, weight is not None, label_smoothing > 0)
     outputs = (compute,) * (3 if labels else 2)
     loss, lse, *weights = run_rows(chain, compute, outputs, tensors, scalars)
     one = Tensor.ones(z.queue, (1,), compute)
     if labels:
-        total, scale = _finish(loss, weights[0], t, z.shape[-1], ignore_index, mean=reduction == "mean")
+        total, scale = finish(loss, weights[0], t, z.shape[-1], ignore_index, mean=reduction == "mean")
     else:
         total = reduction_ops.mean(loss) if reduction == "mean" else reduction_ops.sum(loss)
         scale = Tensor.full(z.queue, (1,), 1 / loss.size, compute) if reduction == "mean" else one
@@ -125,10 +125,10 @@ def cross_entropy_grad(
     reduction: str = "mean",
 ) -> Tensor:
     """d loss / d logits for the upstream gradient `g`, in the logits' dtype and shape."""
-    z, t, labels = _arranged(logits, target, weight, label_smoothing, reduction)
+    z, t, labels = arranged(logits, target, weight, label_smoothing, reduction)
     compute = compute_dtype(z.dtype)
     upstream = g.reshape(-1, 1) if reduction == "none" else g
-    tensors = [*_tensors(z, t, weight, labels, compute), kept.lse.unsqueeze(1), upstream, kept.scale]
+    tensors = [*operands(z, t, weight, labels, compute), kept.lse.unsqueeze(1), upstream, kept.scale]
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
     chain = _backward(labels, weight is not None, label_smoothing > 0)
     dz = run_rows(chain, compute, (z.dtype,), tensors, scalars)[0]
@@ -138,7 +138,7 @@ def cross_entropy_grad(
     return inner.permute(0, inner.ndim - 1, *range(1, inner.ndim - 1))
 
 
-def _arranged(
+def arranged(
     logits: Tensor, target: Tensor, weight: Tensor | None, label_smoothing: float, reduction: str
 ) -> tuple[Tensor, Tensor, bool]:
     """Logits and target with the classes last and everything else in one axis; whether targets are labels."""
@@ -164,7 +164,7 @@ def _arranged(
     return last(logits), target.reshape(-1) if labels else last(target), labels
 
 
-def _tensors(z: Tensor, t: Tensor, weight: Tensor | None, labels: bool, compute: DType) -> list[Tensor]:
+def operands(z: Tensor, t: Tensor, weight: Tensor | None, labels: bool, compute: DType) -> list[Tensor]:
     columns = [_columns(z.queue, z.shape[-1], compute)] if labels else []
     return [z, t.unsqueeze(1) if labels else t, *columns, *([] if weight is None else [weight])]
 
@@ -178,7 +178,7 @@ def _columns(queue: Any, n: int, compute: DType) -> Tensor:
     return plans[key]  # type: ignore[no-any-return]
 
 
-def _finish(
+def finish(
     loss: Tensor, weights: Tensor, labels: Tensor, classes: int, ignore: int, *, mean: bool
 ) -> tuple[Tensor, Tensor]:
     """Check the labels and add up the rows: (loss, 1 / sum of weights or 1), each of shape (1,)."""
