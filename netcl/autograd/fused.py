@@ -217,12 +217,13 @@ class FusedStep:
         name = f"{self.name}_backward" + (f"_{targets[0]}" if axes else "")
         chain = Chain(name, tuple(inputs), tuple(scalars), lines, tuple(ends), kinds if rows else (), rows)
         where = tuple(sources[v] for v in inputs)
-        spanned = layout.broadcast_shapes(*(self._shape_of(s) for s in where))
+        spanned = layout.broadcast_shapes(*(self.shape_of(s) for s in where))
         dtypes = tuple(self.leaves[i].dtype for i in targets)
         numbers = tuple(body.scalars[s] for s in scalars)
         return Launch(chain, where, numbers, dtypes, tuple(targets), axes, spanned != self.shape)
 
-    def _shape_of(self, source: tuple[str, int]) -> Shape:
+    def shape_of(self, source: tuple[str, int]) -> Shape:
+        """The shape in which an input of a backward launch takes part."""
         kind, i = source
         if kind == "x":
             return self.rows if i in self.reshaped else self.leaves[i].shape

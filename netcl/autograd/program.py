@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from netcl.autograd import epilogue
+from netcl.autograd.epilogue import Epilogue
 from netcl.autograd.fused import FusedStep, differentiable
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, edges_of
@@ -12,6 +14,7 @@ from netcl.autograd.plan import CallStep, Planner
 from netcl.autograd.state import state
 from netcl.autograd.tape import Record, call_site, check_finite
 from netcl.autograd.trace import Scalar, TraceNode, Untraceable
+from netcl.core.errors import NetclError
 from netcl.core.tensor import Tensor
 
 
@@ -40,12 +43,25 @@ class EagerCall(NamedTuple):
     outputs: tuple[int, ...]
     reason: str
     moved: int  # bytes of its operands and results
+    facts: tuple[Any, ...]  # shape and dtype of each result, as traced
+
+
+class EpilogueCall(NamedTuple):
+    """A product with the step after it: one kernel, or both calls where backward needs the value between."""
+
+    epilogue: Epilogue
+    one: EagerCall
+    product: EagerCall
+    chain: FusedCall
+
+
+Call = FusedCall | EagerCall | EpilogueCall
 
 
 class Program:
     """The steps of one trace; `run` takes the tensors (as Nodes or Tensors) and floats among the arguments."""
 
-    def __init__(self, calls: list[FusedCall | EagerCall], captured: list[Any], slots: int, result: Any) -> None:
+    def __init__(self, calls: list[Call], captured: list[Any], slots: int, result: Any) -> None:
         self.calls, self.captured, self.result = calls, captured, result
         self.spare = [None] * slots
         self.inputs: list[TraceNode] = []
@@ -59,8 +75,10 @@ class Program:
         for call in self.calls:
             if type(call) is FusedCall:
                 _run_fused(call, values, floats)
+            elif type(call) is EagerCall:
+                _run_eager(call, values, floats)
             else:
-                _run_eager(call, values, floats)  # type: ignore[arg-type]
+                _run_epilogue(call, values, floats)  # type: ignore[arg-type]
         result = self.result
         return values[result.place] if type(result) is Slot else _restore(result, values)
 
@@ -106,8 +124,19 @@ def _run_eager(call: EagerCall, values: list[Any], floats: Sequence[float]) -> N
         result = apply_op(call.name, *args, **{k: _number(v, floats) for k, v in call.attrs.items()})
     finally:
         state.autocast = autocast
-    for i, node in zip(call.outputs, result if isinstance(result, tuple) else (result,), strict=True):
+    found = result if isinstance(result, tuple) else (result,)
+    for i, node, facts in zip(call.outputs, found, call.facts, strict=True):
+        if (node.value.shape, node.value.dtype) != facts:
+            raise NetclError(f"{call.name}: expected a result of {facts} as traced, got {node.shape} {node.dtype}.")
         values[i] = node
+
+
+def _run_epilogue(call: EpilogueCall, values: list[Any], floats: Sequence[float]) -> None:
+    if epilogue.can_run(call.epilogue, [values[a.place] for a in call.one.args]):
+        _run_eager(call.one, values, floats)
+    else:
+        _run_eager(call.product, values, floats)
+        _run_fused(call.chain, values, floats)
 
 
 def _number(a: Any, floats: Sequence[float]) -> Any:
@@ -151,10 +180,33 @@ def compile_trace(
     for step in steps:
         for n in step.outputs:
             slots[id(n)] = len(slots)
-    calls = [_fused(s, slots) if isinstance(s, FusedStep) else _eager(s, slots) for s in steps]
+    calls = _calls(steps, outputs, slots)
     program = Program(calls, [n.source for n in captured], len(slots) - first, _template(result, slots))
     program.inputs, program.outputs = [*inputs[:arguments], *captured], outputs
     return program
+
+
+def _calls(steps: Sequence[FusedStep | CallStep], outputs: Sequence[TraceNode], slots: dict[int, int]) -> list[Call]:
+    found = epilogue.find(steps, outputs)
+    taken = {id(e.product) for e in found.values()}
+    calls: list[Call] = []
+    for s in steps:
+        if id(s) in found:
+            calls.append(_with_epilogue(found[id(s)], slots))
+        elif id(s) not in taken:
+            calls.append(_fused(s, slots) if isinstance(s, FusedStep) else _eager(s, slots))
+    return calls
+
+
+def _with_epilogue(e: Epilogue, slots: dict[int, int]) -> EpilogueCall:
+    product, chain = _eager(e.product, slots), _fused(e.step, slots)
+    args = product.args if e.bias is None else (*product.args, Slot(slots[id(e.bias)]))
+    attrs = {**product.attrs, "product": product.name, "activation": e.activation}
+    result = e.step.outputs[0]
+    moved = sum(x.nbytes for x in (*e.product.node.operands, *([] if e.bias is None else [e.bias]), result))
+    reason = f"with {' '.join(n.op_name for n in e.step.nodes)} in its epilogue"
+    one = EagerCall("product_epilogue", args, attrs, chain.outputs, reason, moved, ((result.shape, result.dtype),))
+    return EpilogueCall(e, one, product, chain)
 
 
 def _alive(steps: list[FusedStep | CallStep], outputs: list[TraceNode]) -> list[FusedStep | CallStep]:
@@ -183,7 +235,8 @@ def _eager(step: CallStep, slots: dict[int, int]) -> EagerCall:
             operands = (*operands, number) if side == "_scalar_right" else (number, *operands)
     args = tuple(Slot(slots[id(x)]) if isinstance(x, TraceNode) else x for x in operands)
     moved = sum(n.nbytes for n in (*node.operands, *step.outputs))
-    return EagerCall(name, args, attrs, tuple(slots[id(n)] for n in step.outputs), step.reason, moved)
+    facts = tuple((n.shape, n.dtype) for n in step.outputs)
+    return EagerCall(name, args, attrs, tuple(slots[id(n)] for n in step.outputs), step.reason, moved, facts)
 
 
 def _find_outputs(result: Any, found: list[TraceNode]) -> None:

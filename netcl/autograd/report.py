@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from netcl.autograd.fused import FusedStep
-from netcl.autograd.program import EagerCall, FusedCall, Program
+from netcl.autograd.fused import FusedStep, Launch
+from netcl.autograd.program import EagerCall, EpilogueCall, FusedCall, Program
 from netcl.autograd.trace import TraceNode
 from netcl.core import layout
+from netcl.core.dtypes import DType
+from netcl.core.layout import Shape
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.ops import chain as chains
 from netcl.ops import rows
-from netcl.ops.render import render_python
+from netcl.ops.render import Chain, render_python
 
 FREE = ("reshape", "permute", "expand", "squeeze", "unsqueeze", "getitem", "stop_gradient")  # views move nothing
 
@@ -33,6 +35,9 @@ def _program(program: Program) -> list[str]:
         if isinstance(call, FusedCall):
             moved += bytes_of(call.step)
             lines.append(f"    {call.step.name}: {_fused(call.step)}")
+        elif isinstance(call, EpilogueCall):
+            moved += call.one.moved
+            lines.append(f"    {call.product.name}: its own kernel {call.one.reason}; {call.one.moved:,} bytes")
         else:
             moved += 0 if call.name in FREE else call.moved
             lines.append(f"    {call.name}: {_eager(call)}")
@@ -70,15 +75,36 @@ def bytes_of(step: FusedStep) -> int:
 
 
 def sources(program: Program) -> list[str]:
-    """The text of the program's maps and row kernels for contiguous inputs: OpenCL C, or Python on NumPy."""
-    return [source_of(call.step) for call in program.calls if isinstance(call, FusedCall) and not call.step.fold]
+    """The text of the program's maps and row kernels for contiguous inputs, forward and (once used) backward."""
+    found = []
+    for call in program.calls:
+        step = call.step if isinstance(call, FusedCall) else call.chain.step if isinstance(call, EpilogueCall) else None
+        if step is not None and not step.fold:
+            found.append(forward_source(step))
+        if step is not None:
+            found += [backward_source(step, x) for b in step.backwards.values() for x in b.launches if not x.axes]
+    return found
 
 
-def source_of(step: FusedStep) -> str:
-    """The forward kernel's text."""
+def forward_source(step: FusedStep) -> str:
+    """The forward kernel: OpenCL C, or Python on NumPy."""
+    facts = [(step.rows if i in step.reshaped else x.shape, x.dtype) for i, x in enumerate(step.leaves)]
+    return _source(step, step.chain, step.dtypes, facts)
+
+
+def backward_source(step: FusedStep, launch: Launch) -> str:
+    """The kernel of one backward launch that is not a fold."""
+    dtypes = {"x": [x.dtype for x in step.leaves], "g": [x.dtype for x in step.outputs]}
+    facts = [(step.shape_of(s), dtypes[s[0]][s[1]] if s[0] in dtypes else step.compute) for s in launch.sources]
+    if launch.expand:
+        facts[0] = (step.shape, facts[0][1])
+    return _source(step, launch.chain, launch.dtypes, facts)
+
+
+def _source(step: FusedStep, chain: Chain, dtypes: Sequence[DType], facts: Sequence[tuple[Shape, DType]]) -> str:
     queue = step.leaves[0].queue
     if isinstance(queue, CPUQueue):
-        return render_python(step.chain)
-    tensors = [Tensor(None, x.shape, layout.contiguous_strides(x.shape), 0, x.dtype, queue) for x in step.leaves]
-    source = rows.source_of if step.axes else chains.source_of
-    return source(queue, step.chain, step.compute, step.dtypes, tensors)
+        return render_python(chain)
+    tensors = [Tensor(None, shape, layout.contiguous_strides(shape), 0, dtype, queue) for shape, dtype in facts]
+    source = rows.source_of if chain.axes else chains.source_of
+    return source(queue, chain, step.compute, tuple(dtypes), tensors)

@@ -117,7 +117,10 @@ def _cumsum(x: Any, axis: Any = None) -> Facts:
     return (x.size,) if axis is None else x.shape, x.dtype if is_float(x.dtype) else INT64
 
 
-@rule("softmax", "log_softmax", "flip", "roll", "contiguous", "stop_gradient")
+@rule(
+    "softmax", "log_softmax", "flip", "roll", "contiguous", "stop_gradient", "dropout", "batch_norm", "group_norm",
+    "layer_norm", "rms_norm",
+)  # fmt: skip
 def _same(x: Any, *_: Any, **__: Any) -> Facts:
     return x.shape, x.dtype
 
@@ -149,11 +152,35 @@ def _conv2d(
 ) -> Facts:
     if isinstance(padding, str) or x.ndim != 4:
         raise NetclError("this form of conv2d has no shape rule")
-    pairs = [p if isinstance(p, (tuple, list)) else (p, p) for p in (stride, padding, dilation)]
+    pairs = [_pair(p) for p in (stride, padding, dilation)]
     size = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x.shape[2:], w.shape[2:], *pairs, strict=True)
     ]
     return (x.shape[0], w.shape[0], *size), as_dtype(np.result_type(x.dtype, w.dtype))
+
+
+@rule("max_pool2d", "avg_pool2d")
+def _pool2d(x: Any, kernel_size: Any, **window: Any) -> Facts:
+    if window.get("ceil_mode") or window.get("return_indices") or x.ndim != 4:
+        raise NetclError("this form of pooling has no shape rule")
+    stride = window.get("stride")
+    geometry = (
+        kernel_size,
+        kernel_size if stride is None else stride,
+        window.get("padding", 0),
+        window.get("dilation", 1),
+    )
+    size = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, (k, s, p, d) in zip(x.shape[2:], zip(*map(_pair, geometry)))]
+    return (*x.shape[:2], *size), x.dtype
+
+
+@rule("cross_entropy")
+def _cross_entropy(z: Any, target: Any, reduction: str = "mean", **_: Any) -> Facts:
+    return (1,) if reduction != "none" else (z.shape[0], *z.shape[2:]), z.dtype
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)  # type: ignore[return-value]
 
 
 # -- movement ----------------------------------------------------------------------------------------------------------
@@ -208,6 +235,15 @@ def _concat(*xs: Any, axis: int = 0) -> Facts:
     shape = list(xs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in xs)
     return tuple(shape), as_dtype(np.result_type(*(x.dtype for x in xs)))
+
+
+@rule("split")
+def _split(x: Any, sizes: Any, axis: int = 0) -> list[Facts]:
+    axis = layout.as_axis("split", axis, x.ndim)
+    length = x.shape[axis]
+    if isinstance(sizes, (int, np.integer)):
+        sizes = [min(int(sizes), length - i) for i in range(0, length, int(sizes))]
+    return [((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in sizes]
 
 
 @rule("stack")

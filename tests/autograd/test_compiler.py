@@ -1,4 +1,4 @@
-"""jit_compile: the specification's examples, launches and bytes, arguments, fallbacks, the cache, devices and threads."""
+"""jit_compile: the specification's examples, launches and bytes, arguments, fallbacks, cache, devices and threads."""
 
 import threading
 
@@ -73,7 +73,7 @@ def launches(cl_queue):
     opencl.hooks.remove(hook)
 
 
-# -- the specification's page --------------------------------------------------------------------------------------------
+# -- the specification's page ------------------------------------------------------------------------------------------
 
 
 def test_fused_mlp_block_of_the_page(queue):
@@ -128,7 +128,7 @@ def test_an_undefined_function_says_how_to_define_it(queue):
     register_primitive("page_op", lambda args, attrs: f"NO_SUCH({args[0]})", lambda args, g, attrs, out: [g], arity=1)
     x = Tensor.from_host(queue, normal(3))
     for run in (lambda: ag.apply_op("page_op", x), lambda: jit_compile(lambda t: ag.apply_op("page_op", t))(x)):
-        with pytest.raises(BuildError, match="dialect.define_function.'NO_SUCH'"):
+        with pytest.raises(BuildError, match=r"dialect.define_function.'NO_SUCH'"):
             run()
 
 
@@ -208,7 +208,7 @@ def test_tracing_records_and_launches_nothing(cl_queue, launches):
     assert [name for name, _ in launches] == ["fused_0"]
 
 
-# -- launches and bytes --------------------------------------------------------------------------------------------------
+# -- launches and bytes ------------------------------------------------------------------------------------------------
 
 
 def test_one_launch_each_way_and_each_byte_once(cl_queue, launches):
@@ -264,7 +264,7 @@ def test_a_gradient_of_a_broadcast_input_is_one_fold(cl_queue, launches):
     assert len(launches) == 2
 
 
-# -- what comes in -------------------------------------------------------------------------------------------------------
+# -- what comes in -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -400,7 +400,7 @@ def test_an_input_may_come_back(queue):
     np.testing.assert_allclose(twice.value.to_host(), 2 * x.value.to_host())
 
 
-# -- fallbacks and errors ------------------------------------------------------------------------------------------------
+# -- fallbacks and errors ----------------------------------------------------------------------------------------------
 
 
 def branch(x):
@@ -474,7 +474,7 @@ def test_empty_tensors(queue):
     assert y.shape == (0, 3)
 
 
-# -- the cache -----------------------------------------------------------------------------------------------------------
+# -- the cache ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_batch_size_builds_nothing(cl_queue):
@@ -534,7 +534,7 @@ def test_explain_prints_the_plan(queue, capsys):
     assert "least possible 768" in text
 
 
-# -- devices and threads -------------------------------------------------------------------------------------------------
+# -- devices and threads -----------------------------------------------------------------------------------------------
 
 
 def test_sub_devices_and_numpy_share_a_function(cl_queue, cpu_queue):
