@@ -97,6 +97,59 @@ def matmul(
     return Pair(ours, theirs, errors, 2.0 * m * n * k * max(batch, 1))
 
 
+def conv(
+    env: Env, n: int, c: int, size: int, o: int, kernel: int, stride: int = 1, part: str = "forward",
+    dtype: str = "float32", tf32: bool = False, precision: str = "high",
+) -> Pair:  # fmt: skip
+    """A convolution with padding kernel // 2, or its gradient for the input ("dx") or the weights ("dw")."""
+    from netcl.ops import conv as ours_conv
+    from netcl.ops.matrix_units.precision import set_matmul_precision
+
+    torch, how = env.torch, {"stride": stride, "padding": kernel // 2}
+    x, w = (
+        env.randn(n, c, size, size, dtype=dtype),
+        env.randn(o, c, kernel, kernel, dtype=dtype) * (c * kernel**2) ** -0.5,
+    )
+    run = {
+        "forward": lambda x, w, g: torch.nn.functional.conv2d(x, w, **how),
+        "dx": lambda x, w, g: torch.nn.grad.conv2d_input(x.shape, w, g, **how),
+        "dw": lambda x, w, g: torch.nn.grad.conv2d_weight(x, w.shape, g, **how),
+    }[part]
+    g = torch.randn_like(torch.nn.functional.conv2d(x, w, **how))
+    tx, tw, tg = env.ours(x), env.ours(w), env.ours(g)
+    mine = {
+        "forward": lambda: ours_conv.conv2d(tx, tw, **how),
+        "dx": lambda: ours_conv.conv2d_input_grad(tg, tw, x.shape, **how),
+        "dw": lambda: ours_conv.conv2d_weight_grad(tg, tx, w.shape, **how),
+    }[part]
+    torch.backends.cudnn.benchmark = True
+    exact = run(x.double(), w.double(), g.double())
+
+    def ours() -> Any:
+        set_matmul_precision(precision)
+        return mine()
+
+    def theirs() -> Any:
+        torch.backends.cudnn.allow_tf32 = tf32
+        return run(x, w, g)
+
+    def errors() -> tuple[float, float]:
+        return env.error(env.theirs(ours()), exact), env.error(theirs().double(), exact)
+
+    return Pair(ours, theirs, errors, 2.0 * n * o * c * kernel**2 * (-(-size // stride)) ** 2)
+
+
+def _convs(name: str, targets: tuple[float | None, ...], *sizes: int, **how: Any) -> tuple[GpuCase, ...]:
+    return tuple(
+        GpuCase(
+            f"conv {name} {part}",
+            partial(conv, **dict(zip(("n", "c", "size", "o", "kernel"), sizes)), part=part, **how),
+            t,
+        )
+        for part, t in zip(("forward", "dx", "dw"), targets)
+    )
+
+
 def _matmul(name: str, target: float | None, *sizes: int, **how: Any) -> GpuCase:
     return GpuCase(f"matmul {name}", partial(matmul, m=sizes[0], n=sizes[1], k=sizes[2], **how), target)
 
@@ -119,4 +172,11 @@ CASES = (
     _matmul("fp16 8192x768x3072 b^T", None, 8192, 768, 3072, dtype="float16", turn_b=True),
     _matmul("fp32 high 8192x768x3072 b^T", None, 8192, 768, 3072, turn_b=True),
     _matmul("fp32 high 128x256x784", None, 128, 256, 784),
+    *_convs("3x3 32x64x56 64 fp32", (1.0, 1.0, 1.0), 32, 64, 56, 64, 3),
+    *_convs("3x3 32x64x56 64 fp16", (0.8, 0.8, 0.8), 32, 64, 56, 64, 3, dtype="float16"),
+    *_convs("3x3 32x64x56 64 tf32", (None, None, None), 32, 64, 56, 64, 3, tf32=True, precision="medium"),
+    *_convs("3x3/2 32x64x56 128 fp32", (None, None, None), 32, 64, 56, 128, 3, stride=2),
+    *_convs("1x1 32x256x28 512 fp32", (None, None, None), 32, 256, 28, 512, 1),
+    *_convs("3x3 128x512x4 512 fp16", (None, None, None), 128, 512, 4, 512, 3, dtype="float16"),
+    *_convs("7x7/2 32x3x224 64 fp32", (None, None, None), 32, 3, 224, 64, 7, stride=2),
 )  # fmt: skip

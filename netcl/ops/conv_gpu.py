@@ -14,6 +14,7 @@ from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import conv_residue, sources, tuning
 from netcl.ops.conv_shape import Geometry
+from netcl.ops.matrix_units import conv as units
 from netcl.runtime.cache import get_kernel
 
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
@@ -29,6 +30,8 @@ GROUP = 64
 
 def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
     """y = activation(conv(x, w) + bias); y and w are contiguous."""
+    if units.usable(g, x.dtype, x.queue) and units.attempt(lambda: units.forward(y, x, w, bias, g, activation)):
+        return
     _forward(y, y.strides, 0, x, w, bias, g, activation)
 
 
@@ -49,11 +52,15 @@ def _forward(
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
     """dx of a convolution; w is contiguous."""
+    if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.input_grad(dx, g, w, form)):
+        return
     conv_residue.input_grad(_forward, dx, g, w, form)
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw of a convolution; dw is contiguous."""
+    if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.weight_grad(dw, g, x, form)):
+        return
     queue, row = g.queue, _row(g.queue)
     items, profile = _items(row), profile_of(queue)
     m, q = form.o // form.groups, form.n * form.out[0] * form.out[1]

@@ -48,7 +48,7 @@ def cut(
 
 def _splits(tiles: int, k: int, row: dict[str, int], units: int) -> list[int]:
     most = min(MOST_SPLITS, k // (DEPTH * row["BK"]), -(-2 * units // tiles))
-    return [s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if s <= max(most, 1)]
+    return [s for s in {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, max(units // tiles, 1)} if s <= max(most, 1)]
 
 
 def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units: int) -> float:

@@ -66,9 +66,13 @@ static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x 
 #endif
 
 #if defined(TABLE_K)
-#define A_AT(t, i) const int4 at_ = table[t]; const int ax = at_.x, ay = at_.y + m0 + (i) * 64, az = at_.z, aw = at_.w
+#define A_AT(t, i) \
+    const int4 at_ = table[t]; \
+    const int ax = at_.x, ay = at_.y + m0 + (i) * 64, az = at_.z, aw = z0 * J.aw
 #elif defined(TABLE_M)
-#define A_AT(t, i) const int4 at_ = table[m0 / 64 + (i)]; const int ax = at_.x + (t) * BK, ay = at_.y, az = at_.z, aw = at_.w
+#define A_AT(t, i) \
+    const int4 at_ = table[m0 / 64 + (i)]; \
+    const int ax = at_.x + (t) * BK, ay = at_.y, az = at_.z, aw = z0 * J.aw
 #else
 #define A_AT(t, i) const int ax = (t) * BK, ay = m0 + (i) * 64, az = z1 * J.az, aw = z0 * J.aw
 #endif
@@ -189,13 +193,16 @@ static inline long row_at(int r, const Job* job) {
     const bool inside = r < job->M && h < job->OH && w < job->OW;
     return inside ? image * job->image_step + h * job->h_step + w * job->row_step : -1;
 }
+#define BIAS_START (obias + z0 * J.N)   // z0: the group of channels
 #define ROW_AT(r) row_at(r, &J)
 #else
+#define BIAS_START obias
 #define ROW_AT(r) ((r) < J.M ? (r) * J.row_step : -1L)
 #endif
 #define COL_STEP (SWAP ? J.col_step : 1)
 #define OLD(at, ok) (J.accumulate && (ok) ? LOAD(c, at) : 0.0f)
-#define BIAS(row, col) (J.bias_row == 0 ? ((col) < J.N ? LOAD(bias, obias + (col)) : 0.0f) : ((row) < J.M ? LOAD(bias, obias + (row)) : 0.0f))
+#define BIAS_AT(i, n) ((i) < (n) ? LOAD(bias, BIAS_START + (i)) : 0.0f)
+#define BIAS(row, col) (J.bias_row ? BIAS_AT(row, J.M) : BIAS_AT(col, J.N))
 #ifdef EPILOGUE
 #define FINISHED(v, row, off, col) finished(v, alpha, OLD(off + (col) * COL_STEP, off >= 0 && (col) < J.N), HAS_BIAS ? BIAS(row, col) : 0.0f)
 #elif defined(PARTIAL)

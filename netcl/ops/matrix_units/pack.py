@@ -47,7 +47,8 @@ def packing(
 ) -> Pack:  # fmt: skip
     """The Pack that makes `packed` of a source with `strides` (w, z, rows, k).
 
-    parts 3 splits floats in a high and a low part, `rounded` rounds them to TF32. The source lies at a multiple of `start`.
+    parts 3 splits floats in a high and a low part, `rounded` rounds them to TF32. The source starts at a multiple of
+    `start`.
     """
     w, z, rows, k = packed.lengths
     pitch = packed.strides[2]

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 ITEMS = 384
 LEAST = 32  # rows, columns and k from which these kernels are used
+ROWS = {
+    "high": ("wgmma_high", "wgmma_high_small"),
+    "medium": ("wgmma_medium", "wgmma_medium_small", "wgmma_medium_narrow"),
+    "half": ("wgmma_half", "wgmma_half_small", "wgmma_half_narrow"),
+}  # of the tuning table
 MAPS = 256  # bytes of the tensor maps of one group
 INTS = (
     "m", "n", "slices", "split", "tiles_m", "tiles_n", "tiles", "inner", "parts", "az", "aw", "bz", "bw",
@@ -86,7 +91,7 @@ def tiling(p: Product, profile: DeviceProfile, precision: str) -> Tiling | None:
     kind = "half" if p.dtype == FLOAT16 else precision
     form = arrange(p, 3 if kind == "high" else 1)
     m, n = (p.n, p.m) if form.swap else (p.m, p.n)
-    return cut([f"wgmma_{kind}", f"wgmma_{kind}_small"], profile, m, n, p.k, p.count, form.traffic)[0]
+    return cut(ROWS[kind], profile, m, n, p.k, p.count, form.traffic)[0]
 
 
 @dataclass(frozen=True)

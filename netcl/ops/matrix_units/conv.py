@@ -1,0 +1,299 @@
+"""Convolutions on NVIDIA's warpgroup matrix units, by the kernel of wgmma.cl.
+
+Images are packed with the channels along memory and zeros around them: a row of pixels is `width` long, an image
+`height` rows, so that a tap of the filter is a shift of the pixel index, also across the borders. A stride s splits an
+image into s x s phases, in which a tap is again a shift. The forward product is then
+
+    Y (pixels, O) = sum over taps X (pixels + shift of the tap, C) W (tap, C, O)
+
+with each tap's piece of X copied by one box, and the input gradient the same over the upstream gradient. For the weight
+gradient pixels lie along memory: dW (tap, C, O) = X^T (pixels + shift, C) G (pixels, O), divided among groups along
+pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import launch, write
+from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, INT32, INT64, DType
+from netcl.core.errors import NetclError
+from netcl.core.memory import empty_buffer
+from netcl.core.profile import profile_of
+from netcl.core.tensor import Tensor
+from netcl.ops import sources
+from netcl.ops.conv_shape import Geometry, residue_geometry, residues
+from netcl.ops.matmul_parts import epilogue
+from netcl.ops.matrix_units import probe, wgmma
+from netcl.ops.matrix_units.edit import activate
+from netcl.ops.matrix_units.pack import SIZE, Pixels, packing, pitch_of
+from netcl.ops.matrix_units.precision import matmul_precision
+from netcl.ops.matrix_units.wgmma import ITEMS, MAPS, TYPES, Operand
+from netcl.ops.tiling import Tiling, cut, depth_of
+from netcl.runtime.cache import get_kernel
+
+WEIGHTS = (*(None,) * 3, *(INT64,) * 4, *(INT32,) * 5, INT64)
+SUMS = (*(None,) * 3, INT64, INT64, INT32, *(INT64,) * 3, *(INT32,) * 5)
+GROUP = 256
+LEAST_CHANNELS = 8  # of a group; with fewer most of a slice would be zeros
+Run = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Packed images of a convolution: their padded size, and (shift, phase) of each tap."""
+
+    width: int
+    height: int
+    taps: tuple[tuple[int, int], ...]
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of an image with its padding."""
+        return self.width * self.height
+
+
+def grid(g: Geometry, even: bool) -> Grid:
+    """The packed images of `g`; `even` rounds the width up, so that pairs of pixels lie at even places."""
+    (ys, height), (xs, width) = (
+        _axis(*axis) for axis in zip((g.h, g.w), (g.kh, g.kw), g.stride, g.padding, g.dilation, g.out)
+    )
+    width += even and width % 2
+    taps = tuple((qy * width + qx, py * g.stride[1] + px) for qy, py in ys for qx, px in xs)
+    return Grid(width, height, taps)
+
+
+def _axis(length: int, k: int, s: int, p: int, d: int, out: int) -> tuple[list[tuple[int, int]], int]:
+    """(shift, phase) of each tap along an axis, and the least padded length that keeps shifts off neighbours."""
+    taps = [divmod(u * d - p, s) for u in range(k)]
+    shifts = [q for q, _ in taps]
+    return taps, max(-(-length // s) + max(0, -min(shifts)), out + max(0, *shifts))
+
+
+def usable(g: Geometry, dtype: DType, queue: Any) -> bool:
+    """Whether these kernels should compute the convolution."""
+    plans, key = queue.netcl_state.plans, ("conv on units", g, dtype, probe.mode())
+    if key not in plans:
+        plans[key] = _suits(g, dtype, queue)
+    return bool(plans[key])
+
+
+def _suits(g: Geometry, dtype: DType, queue: Any) -> bool:
+    if dtype not in (FLOAT16, FLOAT32) or (dtype == FLOAT32 and matmul_precision() == "highest"):
+        return False
+    c, o = g.c // g.groups, g.o // g.groups
+    large = c >= LEAST_CHANNELS and o >= LEAST_CHANNELS and g.n * prod(g.out) * g.taps * o >= 1 << 22
+    fits = g.n * max(g.c, g.o) * (g.h + g.kh * g.dilation[0]) * (g.w + g.kw * g.dilation[1]) < 1 << 31
+    return (large or probe.insisting()) and fits and "wgmma" in probe.available(profile_of(queue))
+
+
+def forward(
+    y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
+) -> None:  # fmt: skip
+    """y = activation(conv(x, w) + bias); w is contiguous. Raises what building a program raises."""
+    c, window = g.c // g.groups, g.kh * g.kw
+    strides = (g.o // g.groups * c * window, c * window, window)  # of groups, rows and channels of w
+    _run(x.queue, y, y.strides, 0, x, w, strides, tuple(range(window)), bias, g, activation)
+
+
+def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
+    """dx of a convolution; w is contiguous."""
+    axes = zip((form.h, form.w), (form.kh, form.kw), form.stride, form.padding, form.dilation)
+    ys, xs = (list(residues(*axis)) for axis in axes)
+    c, window = form.c // form.groups, form.kh * form.kw
+    if any(r.taps == 0 for r in (*ys, *xs)):
+        dx.fill_(0)
+    n_step, c_step, h_step, w_step = dx.strides
+    strides = (n_step, c_step, h_step * form.stride[0], w_step * form.stride[1])
+    for ry in ys:
+        for rx in xs:
+            rows, cols = ([r.start + (r.taps - 1 - j) * r.step for j in range(r.taps)] for r in (ry, rx))
+            taps = tuple(u * form.kw + v for u in rows for v in cols)
+            if taps:
+                part, first = residue_geometry(form, ry, rx), ry.first * h_step + rx.first * w_step
+                turned = (form.o // form.groups * c * window, window, c * window)
+                _run(g.queue, dx, strides, first, g, w, turned, taps, None, part, None)
+
+
+def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
+    """dw of a convolution; dw is contiguous."""
+    queue = x.queue
+    key = ("conv weights", form, x.strides, g.strides, x.dtype, probe.mode())
+    plans = queue.netcl_state.plans
+    if key not in plans:
+        plans[key] = _weight_plan(queue, form, x, g)
+    plans[key](queue, dw, g, x)
+
+
+def _run(
+    queue: Any, y: Tensor, strides: Sequence[int], first: int, x: Tensor, w: Tensor, w_strides: tuple[int, int, int],
+    taps: tuple[int, ...], bias: Tensor | None, g: Geometry, activation: str | None,
+) -> None:  # fmt: skip
+    key = ("conv", g, x.strides, tuple(strides), w_strides, taps, x.dtype, bias is None, activation, probe.mode())
+    plans = queue.netcl_state.plans
+    if key not in plans:
+        plans[key] = _forward_plan(queue, g, x, strides, w_strides, taps, bias is not None, activation)
+    plans[key](queue, y, first, x, w, bias)
+
+
+def _kind(dtype: DType) -> tuple[str, str, int, int]:
+    """(storage type, kind of rows in the tuning table, parts, elements of a slice)."""
+    if dtype == FLOAT16:
+        return "half", "half", 1, 64
+    precision = matmul_precision()
+    return "float", precision, 3 if precision == "high" else 1, 32
+
+
+def _forward_plan(
+    queue: Any, g: Geometry, x: Tensor, strides: Sequence[int], w_strides: tuple[int, int, int], taps: tuple[int, ...],
+    bias: bool, activation: str | None,
+) -> Run:  # fmt: skip
+    """A function (queue, y, first element, x, w, bias) that launches the convolution."""
+    dtype, kind, parts, depth = _kind(x.dtype)
+    c, o, layout = g.c // g.groups, g.o // g.groups, grid(g, dtype == "half")
+    slots = -(-c // depth) * depth  # channels of a tap, whole slices
+    pack_x = _pack_images(queue, g, layout, x, "rows", 1)
+    rows = g.n * layout.pixels
+    choice = cut(wgmma.ROWS[kind], profile_of(queue), rows, o, len(taps) * slots, g.groups)[0]
+    size = g.groups * o * len(taps) * slots
+    packed_w = Operand((g.groups, 1, o, len(taps) * slots), (o * len(taps) * slots, 1, len(taps) * slots, 1))
+    flags = {"FLOAT": dtype == "float", "ROUND": dtype == "float" and parts == 1}
+    text = sources.load("pack.cl", S=dtype, PARTS=parts, **{k: 1 for k, on in flags.items() if on})
+    pack_w = get_kernel(queue, text, "pack_weights", WEIGHTS)
+    table = [(c0, shift, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, depth)]
+    tables = _upload(queue, np.array(table, np.int32)), _upload(queue, np.array(taps, np.int32))
+    preamble, more = epilogue(bias, activation, "float")
+    kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", preamble, more | {"SWAP": 1, "PIXELS": 1, "TABLE_K": 1})
+    values = {
+        "m": rows, "n": o, "slices": len(table), "split": len(table), "parts": 1, "inner": 1, "aw": int(g.groups > 1),
+        "bw": int(g.groups > 1), "pitch": layout.width, "height": layout.height, "out_h": g.out[0], "out_w": g.out[1],
+        "images": g.n, "blo": size, "row_step": strides[3], "h_step": strides[2], "image_step": strides[0],
+        "col_step": strides[1], "c0": o * strides[1],
+    }  # fmt: skip
+    job, groups, maps = _job(queue, dtype, pack_x.packed, packed_w, choice, values, g.groups, parts)
+
+    def run(queue: Any, y: Tensor, first: int, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+        images, extra = pack_x(queue, x.buffer, x.offset), w if bias is None else bias
+        weights = empty_buffer(queue, size * SIZE[dtype] * (2 if parts == 3 else 1))
+        launch(
+            pack_w, queue, (-(-size // GROUP) * GROUP,), (GROUP,), weights, w.buffer, tables[1], w.offset, *w_strides,
+            o, len(taps), slots, c, size, size,
+        )  # fmt: skip
+        launch(
+            kernel, queue, (groups * ITEMS,), (ITEMS,), y.buffer, images, weights, extra.buffer, maps, tables[0],
+            y.offset + first, 0, 0, extra.offset, 1.0, job,
+        )  # fmt: skip
+
+    return run
+
+
+def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
+    """A function (queue, dw, g, x) that launches the weight gradient."""
+    dtype, kind, parts, depth = _kind(x.dtype)
+    c, o, layout = g.c // g.groups, g.o // g.groups, grid(g, False)
+    window, slots, rows = g.kh * g.kw, -(-c // 64) * 64, g.n * layout.pixels
+    pack_x = _pack_images(queue, g, layout, x, "k", 1)
+    pack_g = _pack_gradient(queue, g, layout, upstream, parts)
+    m = window * slots
+    choice = cut(wgmma.ROWS[kind], profile_of(queue), m, o, rows, g.groups)[0]
+    slices = -(-rows // depth)
+    split = depth_of(rows, choice.splits, depth) // depth
+    splits = -(-slices // split)
+    table = [(shift, c0, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, 64)]
+    table += table[-1:] * (choice.row["BM"] // 64)  # a tile at the border reads more blocks than there are
+    tables = _upload(queue, np.array(table, np.int32)), _upload(queue, np.arange(window, dtype=np.int32))
+    kernel = _kernel(
+        queue, x.dtype, choice, "conv_wgmma", "", {"SWAP": 0, "PARTIAL": 1, "TABLE_M": 1, "VEC": 1 - o % 2}
+    )
+    values = {
+        "m": m, "n": o, "slices": slices, "split": split, "parts": splits, "inner": 1, "aw": int(g.groups > 1),
+        "bw": int(g.groups > 1), "blo": pack_g.step, "row_step": o, "c0": m * o, "part_step": g.groups * m * o,
+    }  # fmt: skip
+    job, groups, maps = _job(queue, dtype, pack_x.packed, pack_g.packed, choice, values, g.groups * splits, parts, 64)
+    add = get_kernel(queue, sources.load("pack.cl", S=C_NAME[x.dtype], PARTS=1), "sum_weights", SUMS)
+    total = g.groups * m * o
+
+    def run(queue: Any, dw: Tensor, g_: Tensor, x: Tensor) -> None:
+        images, upstream = pack_x(queue, x.buffer, x.offset), pack_g(queue, g_.buffer, g_.offset)
+        part = empty_buffer(queue, 4 * splits * total)
+        launch(
+            kernel, queue, (groups * ITEMS,), (ITEMS,), part, images, upstream, part, maps, tables[0],
+            0, 0, 0, 0, 1.0, job,
+        )  # fmt: skip
+        launch(
+            add, queue, (-(-total // GROUP) * GROUP,), (GROUP,), part, dw.buffer, tables[1], dw.offset, total, splits,
+            o * c * window, c * window, window, m, o, slots, c, total,
+        )  # fmt: skip
+
+    return run
+
+
+def _pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor, axis: str, parts: int) -> Any:
+    """The Pack of x: pixels are rows, with the channels along k, or the other way round."""
+    dtype, c, phases, rows = C_NAME[x.dtype], g.c // g.groups, prod(g.stride), g.n * layout.pixels
+    n_step, c_step, h_step, w_step = x.strides
+    lengths = (rows, c) if axis == "rows" else (c, rows)
+    steps = (w_step, c_step) if axis == "rows" else (c_step, w_step)
+    pitch = pitch_of(lengths[1], dtype)
+    packed = Operand((g.groups, phases, *lengths), (phases * lengths[0] * pitch, lengths[0] * pitch, pitch, 1))
+    pixels = Pixels(axis, layout.width, layout.height, (g.h, g.w), (n_step, h_step), g.stride, g.n)
+    return packing(queue, packed, (c * c_step, 0, *steps), dtype, parts, pixels=pixels)
+
+
+def _pack_gradient(queue: Any, g: Geometry, layout: Grid, upstream: Tensor, parts: int) -> Any:
+    """The Pack of the upstream gradient with pixels along k, zero where they are padding."""
+    dtype, o, rows = C_NAME[upstream.dtype], g.o // g.groups, g.n * layout.pixels
+    n_step, c_step, h_step, w_step = upstream.strides
+    pitch = pitch_of(rows, dtype)
+    packed = Operand((g.groups, 1, o, rows), (o * pitch, o * pitch, pitch, 1))
+    pixels = Pixels("k", layout.width, layout.height, g.out, (n_step, h_step), (1, 1), g.n)
+    rounded = dtype == "float" and parts == 1
+    return packing(queue, packed, (o * c_step, 0, c_step, w_step), dtype, parts, rounded, pixels=pixels)
+
+
+def _kernel(
+    queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]
+) -> Any:  # fmt: skip
+    half, partial = dtype == FLOAT16, "PARTIAL" in more
+    defines: dict[str, int | str] = {k: choice.row[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
+    defines |= {"NAME": name, "S": C_NAME[dtype], "OUT": "float" if partial else C_NAME[dtype], "HAS_BIAS": 0, "VEC": 0}
+    defines |= {k: 1 for k, on in (("TF32", not half), ("HALF_OUT", half and not partial)) if on}
+    macro = wgmma.product_macro(choice.row["NW"], "f16" if half else "tf32")
+    text = macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
+    return get_kernel(queue, text, name, TYPES, edit=activate)
+
+
+def _job(
+    queue: Any, dtype: str, a: Operand, b: Operand, choice: Tiling, values: dict[str, int], count: int, parts: int,
+    boxes: int = 0,
+) -> tuple[bytes, int, Any]:  # fmt: skip
+    """(the kernel's record, number of work-groups, memory for their tensor maps)."""
+    row = choice.row
+    tiles_m, tiles_n = -(-values["m"] // row["BM"]), -(-values["n"] // row["BN"])
+    values = values | {"tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": tiles_m * tiles_n * count}
+    groups = min(values["tiles"], profile_of(queue).compute_units)
+    record = wgmma.record(dtype, a, b, row, values, 2 if parts == 3 else 1, boxes)
+    return record, groups, empty_buffer(queue, groups * MAPS)
+
+
+def _upload(queue: Any, table: np.ndarray) -> Any:
+    buffer = empty_buffer(queue, table.nbytes)
+    write(queue, buffer, table)
+    return buffer
+
+
+def attempt(run: Callable[[], None]) -> bool:
+    """Whether `run` could launch; a failure to build is reported once and ends the use of these kernels."""
+    try:
+        run()
+    except NetclError as error:
+        if probe.insisting():
+            raise
+        probe.give_up("wgmma", error)
+        return False
+    return True
