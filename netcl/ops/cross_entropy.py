@@ -55,7 +55,10 @@ def _forward(labels: bool, weighted: bool, smooth: bool) -> Chain:
     else:
         target = "ADD(MUL(t, SUB(1, e)), DIV(e, n))" if smooth else "t"
         # WHERE: a class of probability 0 adds 0 even where its log-probability is infinite
-        lines += [f"q = MUL({'w' if weighted else 1}, {target})", "loss = SUM(WHERE(q, MUL(q, SUB(lse, z)), 0))"]
+        lines += [
+            f"share = MUL({'w' if weighted else 1}, {target})",
+            "loss = SUM(WHERE(share, MUL(share, SUB(lse, z)), 0))",
+        ]
     scalars = (("ignore",) if labels else ()) + (("e",) if smooth else ())
     outputs = ("loss", "lse", *(("weight",) if labels else ()))
     return formula("cross_entropy", inputs, *lines, outputs=outputs, kinds=("drop",) * len(outputs), scalars=scalars)
@@ -75,7 +78,7 @@ def _backward(labels: bool, weighted: bool, smooth: bool) -> Chain:
         lines.append(f"y = WHERE(kept, MUL(up, {'b' if smooth else 'a'}), 0)")
     else:
         target = "ADD(MUL(t, SUB(1, e)), DIV(e, n))" if smooth else "t"
-        lines += [f"q = MUL({'w' if weighted else 1}, {target})", "y = MUL(up, SUB(MUL(p, SUM(q)), q))"]
+        lines += [f"share = MUL({'w' if weighted else 1}, {target})", "y = MUL(up, SUB(MUL(p, SUM(share)), share))"]
     scalars = (("ignore",) if labels else ()) + (("e",) if smooth else ())
     return formula("cross_entropy_grad", inputs, *lines, scalars=scalars)
 
@@ -139,27 +142,32 @@ def cross_entropy_grad(
 
 
 def arranged(
-    logits: Tensor, target: Tensor, weight: Tensor | None, label_smoothing: float, reduction: str
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    label_smoothing: float,
+    reduction: str,
+    where: str = "cross_entropy",
 ) -> tuple[Tensor, Tensor, bool]:
     """Logits and target with the classes last and everything else in one axis; whether targets are labels."""
-    same_queue("cross_entropy", logits, target, *(() if weight is None else (weight,)))
+    same_queue(where, logits, target, *(() if weight is None else (weight,)))
     if reduction not in REDUCTIONS:
-        raise ValueError(f"cross_entropy: expected a reduction of {', '.join(REDUCTIONS)}, got {reduction!r}.")
+        raise ValueError(f"{where}: expected a reduction of {', '.join(REDUCTIONS)}, got {reduction!r}.")
     if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"cross_entropy: expected label_smoothing in [0, 1], got {label_smoothing}.")
+        raise ValueError(f"{where}: expected label_smoothing in [0, 1], got {label_smoothing}.")
     if not is_float(logits.dtype):
-        raise DTypeError(f"cross_entropy: expected floating logits, got {logits.dtype}.")
+        raise DTypeError(f"{where}: expected floating logits, got {logits.dtype}.")
     labels = not is_float(target.dtype)
     if labels and target.dtype not in (INT32, INT64):
-        raise DTypeError(f"cross_entropy: expected int32 or int64 labels or float probabilities, got {target.dtype}.")
+        raise DTypeError(f"{where}: expected int32 or int64 labels or float probabilities, got {target.dtype}.")
     expected = logits.shape[:1] + logits.shape[2:] if labels else logits.shape
     if logits.ndim < 2 or target.shape != expected or logits.size == 0:
         raise ShapeError(
-            f"cross_entropy: expected logits (N, C, ...) and {'labels (N, ...)' if labels else 'probabilities alike'}, "
+            f"{where}: expected logits (N, C, ...) and {'labels (N, ...)' if labels else 'probabilities alike'}, "
             f"none empty, got {logits.shape} and {target.shape}."
         )
     if weight is not None and weight.shape != logits.shape[1:2]:
-        raise ShapeError(f"cross_entropy: expected weights of shape {logits.shape[1:2]}, got {weight.shape}.")
+        raise ShapeError(f"{where}: expected weights of shape {logits.shape[1:2]}, got {weight.shape}.")
     last: Any = lambda x: x.permute(0, *range(2, x.ndim), 1).reshape(-1, x.shape[1]) if x.ndim > 2 else x  # noqa: E731
     return last(logits), target.reshape(-1) if labels else last(target), labels
 
@@ -179,11 +187,18 @@ def _columns(queue: Any, n: int, compute: DType) -> Tensor:
 
 
 def finish(
-    loss: Tensor, weights: Tensor, labels: Tensor, classes: int, ignore: int, *, mean: bool
+    loss: Tensor,
+    weights: Tensor,
+    labels: Tensor,
+    classes: int,
+    ignore: int,
+    *,
+    mean: bool,
+    where: str = "cross_entropy",
 ) -> tuple[Tensor, Tensor]:
     """Check the labels and add up the rows: (loss, 1 / sum of weights or 1), each of shape (1,)."""
     if loss.backend == "cpu":
-        _check_on_host(labels, classes, ignore)
+        _check_on_host(where, labels, classes, ignore)
         return cpu.compute(_numpy_finish, loss, weights, mean=mean)  # type: ignore[no-any-return]
     queue, element = loss.queue, C_NAME[loss.dtype]
     profile = profile_of(queue)
@@ -196,16 +211,16 @@ def finish(
     kernel = get_kernel(queue, source, "reduce_loss", _TYPES, ("-w",))
     launch(
         kernel, queue, (group,), (group,), loss.buffer, weights.buffer, labels.buffer, out.buffer, flag_buffer(queue),
-        labels.offset, loss.size, classes, ignore, arm_flag(queue, "cross_entropy"),
+        labels.offset, loss.size, classes, ignore, arm_flag(queue, where),
     )  # fmt: skip
     return out[:1], out[1:]
 
 
-def _check_on_host(labels: Tensor, classes: int, ignore: int) -> None:
+def _check_on_host(where: str, labels: Tensor, classes: int, ignore: int) -> None:
     values = labels.array
     bad = values[(values != ignore) & ((values < 0) | (values >= classes))]
     if bad.size:
-        raise IndexOutOfRange(index_message("cross_entropy", int(bad.flat[0]), classes))
+        raise IndexOutOfRange(index_message(where, int(bad.flat[0]), classes))
 
 
 def _numpy_finish(loss: np.ndarray, weights: np.ndarray, mean: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from netcl.autograd import shapes
 from netcl.autograd.op import register_op
+from netcl.core import layout
+from netcl.core.dtypes import as_dtype, compute_dtype, is_float
 from netcl.core.tensor import Tensor
-from netcl.ops import cross_entropy, elementwise, softmax
+from netcl.ops import cross_entropy, elementwise, loss, softmax
 
 
 def _cross_entropy_grad(
@@ -34,3 +39,35 @@ register_op(
     "log_softmax", softmax.log_softmax, lambda g, y, x, axis=-1: softmax.log_softmax_grad(g, y, axis), saves=("y",)
 )
 register_op("cross_entropy", cross_entropy.cross_entropy, _cross_entropy_grad, saves=(0, 1), aux=True)
+
+
+def _nll_grad(g: Tensor, y: Any, x: Any, target: Tensor, *, aux: Any, **settings: Any) -> list[Tensor | None]:
+    return [loss.nll_loss_grad(g, x, target, aux, **settings), None]
+
+
+register_op("nll_loss", loss.nll_loss, _nll_grad, saves=(1,), aux=True)
+
+
+def _row_grad(name: str) -> Any:
+    def backward(g: Tensor, y: Any, *xs: Any, needs: Sequence[bool], **settings: Any) -> list[Tensor | None]:
+        return loss.loss_grad(name, g, xs, needs, **settings)
+
+    return backward
+
+
+for _name in loss.LOSSES:
+    if _name != "kl_div_log":
+        register_op(_name, getattr(loss, _name), _row_grad(_name))
+register_op("kl_div_log", lambda x, t, reduction="mean": loss.kl_div(x, t, reduction, True), _row_grad("kl_div_log"))
+
+
+@shapes.rule(*loss.LOSSES)
+def _loss_shape(x: Any, target: Any, weight: Any = 1.0, reduction: str = "mean", **_: Any) -> shapes.Facts:
+    tensors = [t for t in (x, target, weight) if hasattr(t, "shape")]
+    dtype = as_dtype(np.result_type(*[t.dtype for t in tensors if is_float(t.dtype)]))
+    return (1,) if reduction != "none" else layout.broadcast("loss", *(t.shape for t in tensors)), dtype
+
+
+@shapes.rule("nll_loss")
+def _nll_shape(x: Any, target: Any, reduction: str = "mean", **_: Any) -> shapes.Facts:
+    return (1,) if reduction != "none" else target.shape, compute_dtype(x.dtype)
