@@ -23,7 +23,7 @@ from netcl.ops.chain import run
 from netcl.ops.cross_entropy import Kept, arranged, finish, operands
 from netcl.ops.formula import formula
 from netcl.ops.reduction import fold_chain
-from netcl.ops.render import Chain
+from netcl.ops.render import Chain, Line
 from netcl.ops.rows import run_rows
 
 P = Primitive
@@ -107,7 +107,7 @@ def _backward(name: str, is_tensor: tuple[bool, ...], wanted: tuple[int, ...]) -
     row = LOSSES[name]
     variables = [f"{'v' if t else 's'}{i}" for i, t in enumerate(is_tensor)]
     attrs = [f"s_{a}" for a in row.attrs]
-    lines = [("up", "MUL", ("g", "s_scale"))]
+    lines: list[Line] = [("up", "MUL", ("g", "s_scale"))]
     lines += [(f"d{i}", f"{name.upper()}_D{i}", ("up", "0", *variables, *attrs)) for i in wanted]
     tensors, numbers = (tuple(v for v in variables if v[0] == kind) for kind in "vs")
     outputs = tuple(f"d{i}" for i in wanted)
@@ -180,8 +180,9 @@ def binary_cross_entropy_with_logits(
 
 
 def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """Mean of t (log t - x) for log-probabilities x; terms of probability 0 are 0. "batchmean" divides by the batch size.
+    """Mean of t (log t - x) for log-probabilities x; terms of probability 0 are 0.
 
+    "batchmean" divides the sum by the batch size instead.
     With `log_target` the target holds log-probabilities too.
     """
     return _value_and_mean("kl_div_log" if log_target else "kl_div", (x, target), reduction, ())

@@ -31,7 +31,8 @@ def _probabilities_grad(
     scaled = elementwise.mul(up, label_smoothing - 1.0)
     if weight is not None:
         scaled = elementwise.mul(scaled, weight.reshape(-1, *(1,) * (logits.ndim - 2)))
-    return elementwise.mul(softmax.log_softmax(logits, 1), scaled)
+    result: Tensor = elementwise.mul(softmax.log_softmax(logits, 1), scaled)
+    return result
 
 
 register_op("softmax", softmax.softmax, lambda g, y, x, axis=-1: softmax.softmax_grad(g, y, axis), saves=("y",))
