@@ -63,10 +63,13 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     Dtypes promote as in NumPy; half is summed in float.
     Raises: ShapeError for unequal K, leading axes that do not broadcast, or an operand without axes.
     """
-    same_queue("matmul", a, b)
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.queue is b.queue):
+        same_queue("matmul", a, b)
     if not a.shape or not b.shape or a.shape[-1] != b.shape[0 if b.ndim == 1 else -2]:
         raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
     a, b = promote(a, b)
+    if len(a.shape) == 2 == len(b.shape):
+        return gemm(a, b)
     left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
     if left.ndim > 2 or right.ndim > 2:
         layout.broadcast("matmul (leading axes)", left.shape[:-2], right.shape[:-2])
@@ -110,6 +113,26 @@ def gemm(
     Shapes: a (.., M, K), b (.., K, N), leading axes broadcast; bias (N,); out (.., M, N), any strides.
     All operands have one dtype; an epilogue needs a floating one and excludes `accumulate`.
     """
+    key = (
+        "gemm", a.shape, a.strides, a.offset & 7, a.dtype.num, b.shape, b.strides, b.offset & 7, b.dtype.num,
+        None if out is None else (out.shape, out.strides, out.offset & 7), None if bias is None else bias.strides,
+        activation, accumulate, probe.mode(),
+    )  # fmt: skip
+    found = a.queue.netcl_state.plans.get(key)
+    if found is None:
+        return _first(key, a, b, out, bias, activation, alpha, accumulate)
+    shape, plan = found
+    target = allocate(a.queue, shape, a.dtype) if out is None else out
+    for (oa, ob, oc), run in plan:
+        run(a.queue, target, a, b, bias, target.offset + oc, a.offset + oa, b.offset + ob, alpha)
+    return target
+
+
+def _first(
+    key: Any, a: Tensor, b: Tensor, out: Tensor | None, bias: Tensor | None, activation: str | None, alpha: float,
+    accumulate: bool,
+) -> Tensor:  # fmt: skip
+    """As `gemm` for layouts met the first time: check them, and keep the plan under `key`."""
     if activation is not None and activation not in ACTIVATIONS:
         raise ShapeError(f"gemm: expected an activation of {', '.join(ACTIVATIONS)} or None, got {activation!r}.")
     if (bias is not None or activation is not None) and (accumulate or not is_float(a.dtype)):
@@ -122,30 +145,16 @@ def gemm(
         if out.shape != shape:
             raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
         return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
-    target = allocate(a.queue, shape, a.dtype) if out is None else out
     if bias is not None and bias.strides != (1,):
-        bias = contiguous(bias)
-    if target.size:
-        _launch(a, b, target, bias, activation, alpha, accumulate)
-    return target
-
-
-def _launch(
-    a: Tensor, b: Tensor, c: Tensor, bias: Tensor | None, activation: str | None, alpha: float, accumulate: bool
-) -> None:
-    """Look up or make the plan for these layouts, and run it."""
-    queue = a.queue
-    plans = queue.netcl_state.plans
-    starts = (a.offset & 7, b.offset & 7, c.offset & 7)
-    key = ("gemm", a.shape, a.strides, b.shape, b.strides, c.strides, a.dtype, activation, bias is None, accumulate,
-           starts, probe.mode())  # fmt: skip
-    plan = plans.get(key)
-    if plan is None:
-        products = describe(a, b, c, activation, bias is not None, accumulate)
-        family = matmul_cpu if profile_of(queue).kind == "cpu" else matmul_gpu
-        plan = plans[key] = [(offsets, family.plan(queue, product)) for offsets, product in products]
-    for (oa, ob, oc), run in plan:
-        run(queue, c, a, b, bias, c.offset + oc, a.offset + oa, b.offset + ob, alpha)
+        return gemm(a, b, out, contiguous(bias), activation, alpha, accumulate)
+    if layout.size_of(shape) == 0:
+        return allocate(a.queue, shape, a.dtype) if out is None else out
+    target = allocate(a.queue, shape, a.dtype) if out is None else out
+    products = describe(a, b, target, activation, bias is not None, accumulate)
+    family = matmul_cpu if profile_of(a.queue).kind == "cpu" else matmul_gpu
+    plan = [(offsets, family.plan(a.queue, product)) for offsets, product in products]
+    a.queue.netcl_state.plans[key] = shape, plan
+    return gemm(a, b, target if out is not None else None, bias, activation, alpha, accumulate)
 
 
 def describe(
