@@ -11,7 +11,7 @@ from netcl.core.tensor import Tensor, allocate
 from netcl.ops.formula import formula
 from netcl.ops.rows import run_rows
 
-SOFTMAX = formula("softmax", ("x",), "m = MAX(x)", "e = EXP(SUB(x, m))", "s = SUM(e)", "y = DIV(e, s)")
+SOFTMAX = formula("softmax", ("x",), "m = MAX(x)", "e = EXP(SUB(x, m))", "one = RECIPROCAL(SUM(e))", "y = MUL(e, one)")
 SOFTMAX_GRAD = formula("softmax_grad", ("g", "p"), "s = SUM(MUL(g, p))", "y = MUL(p, SUB(g, s))")
 LOG_SOFTMAX = formula(
     "log_softmax", ("x",), "m = MAX(x)", "d = SUB(x, m)", "s = SUM(EXP(d))", "y = SUB(d, LOG(s))"
