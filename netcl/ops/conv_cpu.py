@@ -68,8 +68,10 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     if depthwise_cpu.fits(form, queue):
         return depthwise_cpu.weight_grad(dw, g, x, form)
     row, m, q = _row(queue, g.dtype), form.o // form.groups, form.n * form.out[0] * form.out[1]
-    blocks = -(-form.taps // row["MC"])
-    mc = -(-form.taps // (blocks * MR)) * MR
+    window, per = form.kh * form.kw, form.c // form.groups
+    channels = row["MC"] // window  # per block
+    mc = -(-per // -(-per // channels)) * window if channels else row["MC"]
+    blocks = -(-form.taps // mc)
     kstep = row["KC"]
     wanted = -(-ITEMS_PER_UNIT * profile_of(queue).compute_units // (blocks * form.groups))
     nc = -(-q // (min(wanted, -(-q // kstep)) * 8)) * 8
@@ -109,7 +111,7 @@ def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> 
 
 
 def _dims(g: Geometry, x: Tensor, strides: Any, mc: int, nc: int, kstep: int, act: int, bias: bool) -> bytes:
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.strides)) if x.size else 0
+    span = 1 + sum((n - 1) * s for n, s in zip((g.n, g.c // g.groups, g.h, g.w), x.strides)) if x.size else 0
     return DIMS.pack(
         g.o // g.groups, g.n * g.out[0] * g.out[1], g.taps, g.c // g.groups, g.h, g.w, g.kh, g.kw, *g.stride,
         *g.padding, *g.dilation, *g.out, *x.strides[:3], span, *strides, mc, nc, kstep, act, bias,

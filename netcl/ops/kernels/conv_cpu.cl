@@ -11,91 +11,101 @@
 #define TAPS 16     // widest filter row the vector path takes
 #define JOIN(a, b) a##b
 #define AS(type, v) JOIN(as_, type)(v)
-#define MASKED(v, keep) AS(VECTOR, AS(MASKS, v) & *(const MASKU*)(keep))
-typedef MASKS MASKU __attribute__((aligned(sizeof(E))));
+#define MASKED(v, keep) AS(VECTOR, AS(MASKS, v) & (keep))
 
 typedef struct {
     long M, Q, K, C, H, W, KH, KW, sy, sx, py, px, dy, dx, Ho, Wo, xn, xc, xh, span;
     long yn, yc, yh, yw, mc, nc, kstep, act, has_bias;
 } Dims;
 
-// VW output pixels q .. q + VW - 1: the part of them in one output row, and the part in the next row.
+// Output pixels q .. q + VW - 1 (those before `end`): part 0 of them lies in one output row, part 1 in the next.
 typedef struct {
-    long from0, from1;          // element of x that lane 0 reads at tap (0, 0, 0), as if each part covered every lane
-    int row0, row1;             // input row of tap row 0, H and above where the part is empty
+    long q, end;
+    long from[2];               // element of x that lane 0 reads at tap (0, 0), as if the part covered every lane
+    int row[2];                 // input row of tap row 0; H where the part is empty
     int scalar;                 // lanes lie in more than two rows, or the filter is beyond the vector path
-    int iy[VW], ix[VW];         // per lane: input row and column of tap (0, 0); iy = H where the lane is past the end
-    long from[VW];
-    MASK keep[2][TAPS][VW];     // all ones where lane l of part p reads inside the row at tap column kw
+    MASKS keep[2][TAPS];        // all ones where a lane of the part reads inside its row at tap column kw
 } Lanes;
 
 static inline void find_lanes(Lanes* L, long q, long end, const Dims* D) {
-    int Wo = D->Wo, W = D->W, KW = D->KW, sx = D->sx;
-    long P = D->Ho * D->Wo, n = q / P;
-    int p = q - n * P, y = p / Wo, x = p - y * Wo, first = min((long)min(VW, Wo - x), end - q);
-    L->scalar = KW > TAPS || sx > 2;
-    for (int l = 0, part = 0; l < VW; l++, x++) {
-        if (x == Wo) {
-            x = 0;
-            part++;
-            if (++y == D->Ho) { y = 0; n++; }
-        }
-        int inside = q + l < end;
-        L->iy[l] = inside ? y * D->sy - D->py : D->H;
-        L->ix[l] = x * sx - D->px;
-        L->from[l] = n * D->xn + L->iy[l] * D->xh + L->ix[l];
-        if (inside && part > 1) L->scalar = 1;
-    }
-    L->row0 = L->iy[0];
-    L->from0 = L->from[0];
-    int second = first < VW && q + first < end;
-    L->row1 = second ? L->iy[first < VW ? first : 0] : D->H;
-    L->from1 = second ? L->from[first < VW ? first : 0] - first * sx : 0;
+#if VW == 8
+    const MASKS lane = (MASKS)(0, 1, 2, 3, 4, 5, 6, 7);
+#else
+    const MASKS lane = (MASKS)(0, 1, 2, 3);
+#endif
+    int Wo = D->Wo, P = D->Ho * Wo, sx = D->sx, px = D->px;
+    long n = q / P;
+    int p = q - n * P, y = p / Wo, x = p - y * Wo, first = min(VW, Wo - x), count = min((long)VW, end - q);
+    L->q = q;
+    L->end = end;
+    L->scalar = D->KW > TAPS || sx > 2 || count > first + Wo;
+    L->row[0] = y * D->sy - D->py;
+    L->from[0] = n * D->xn + L->row[0] * D->xh + x * sx - px;
+    if (++y == D->Ho) { y = 0; n++; }
+    L->row[1] = y * D->sy - D->py;
+    L->from[1] = n * D->xn + L->row[1] * D->xh - px - first * sx;
+    if (count <= first) L->row[1] = D->H;
     if (L->scalar) return;
-    for (int kw = 0; kw < KW; kw++)
+    MASKS in0 = lane < (MASK)min(first, count), in1 = (lane >= (MASK)first) & (lane < (MASK)count);
+    MASKS x0 = lane * (MASK)sx + (MASK)(x * sx - px), x1 = (lane - (MASK)first) * (MASK)sx - (MASK)px;
+    for (int t = 0; t < D->KW; t++, x0 += (MASK)D->dx, x1 += (MASK)D->dx) {
+        L->keep[0][t] = in0 & (x0 >= (MASK)0) & (x0 < (MASK)D->W);
+        L->keep[1][t] = in1 & (x1 >= (MASK)0) & (x1 < (MASK)D->W);
+    }
+}
+
+// Rows k0 .. k0 + kc - 1 of X at the lanes to d, with `ld` elements per row: element by element.
+static void pack_slowly(__local E* d, int ld, __global const S* X, const Lanes* L, int k0, int kc, const Dims* D) {
+    int KW = D->KW, KH = D->KH, H = D->H, P = D->Ho * D->Wo, iy[VW], ix[VW];
+    long from[VW];
+    for (int l = 0; l < VW; l++) {
+        long n = (L->q + l) / P;
+        int p = (L->q + l) - n * P;
+        iy[l] = L->q + l < L->end ? p / (int)D->Wo * D->sy - D->py : H;
+        ix[l] = p % (int)D->Wo * D->sx - D->px;
+        from[l] = n * D->xn + iy[l] * D->xh + ix[l];
+    }
+    int c = k0 / (KH * KW), u = k0 / KW % KH, v = k0 % KW;
+    for (int k = 0; k < kc; k++, d += ld) {
+        long at = c * D->xc + u * D->dy * D->xh + v * D->dx;
         for (int l = 0; l < VW; l++) {
-            int x = L->ix[l] + kw * D->dx;
-            MASK in = x >= 0 && x < W && L->iy[l] < D->H ? -1 : 0;
-            L->keep[0][kw][l] = l < first ? in : 0;
-            L->keep[1][kw][l] = l < first ? 0 : in;
+            int inside = (uint)(iy[l] + u * (int)D->dy) < H && (uint)(ix[l] + v * (int)D->dx) < D->W;
+            d[l] = inside ? (E)LOAD(X, from[l] + at) : (E)0;
         }
+        if (++v == KW) { v = 0; if (++u == KH) { u = 0; c++; } }
+    }
 }
 
 // VW elements from p on, or every other one.
 #define EVERY1(p) GET(p)
 #define EVERY2(p) ((T)(GET(p).even, GET((p) + VW).even))
-// Taps t < n of one filter row: rows of d from the parts of the lanes that are inside.
-#define TAP_ROW(EVERY)                                                                                               \
-    for (int t = 0; t < n; t++, d += ld) {                                                                           \
-        T v = (T)(0);                                                                                                \
-        if (ok0) v = MASKED(EVERY(p0 + t * D->dx), L->keep[0][kw + t]);                                              \
-        if (ok1) v += MASKED(EVERY(p1 + t * D->dx), L->keep[1][kw + t]);                                             \
-        LOC(d) = v;                                                                                                  \
-    }
+// For every channel, the taps of one filter row.
+#define CHANNELS(VALUE)                                                                           \
+    for (int c = 0; c < channels; c++, e += taps * ld, p0 += D->xc, p1 += D->xc)                  \
+        for (int t = 0; t < KW; t++) LOC(e + t * ld) = VALUE;
+#define PACK(EVERY)                                                                               \
+    if (ok0 && ok1) {                                                                             \
+        CHANNELS(MASKED(EVERY(p0 + t * dx), L->keep[0][t]) + MASKED(EVERY(p1 + t * dx), L->keep[1][t])) \
+    } else if (ok0) { CHANNELS(MASKED(EVERY(p0 + t * dx), L->keep[0][t])) }                       \
+    else if (ok1) { CHANNELS(MASKED(EVERY(p1 + t * dx), L->keep[1][t])) }                         \
+    else { CHANNELS((T)(0)) }
 
-// Rows k0 .. k0 + kc - 1 of X at the lanes, to d with `ld` elements per row. Channels count from `channel`.
-static void pack_lanes(__local E* d, int ld, __global const S* X, const Lanes* L, int channel, int k0, int kc,
-                       const Dims* D) {
-    int KW = D->KW, KH = D->KH, H = D->H, c = k0 / (KH * KW), kh = k0 / KW % KH, kw = k0 % KW;
-    while (kc > 0) {
-        int n = min(KW - kw, kc), ok0 = (uint)(L->row0 + kh * (int)D->dy) < H, ok1 = (uint)(L->row1 + kh * (int)D->dy) < H;
-        long at = (channel + c) * D->xc + kh * D->dy * D->xh + kw * D->dx, f0 = L->from0 + at, f1 = L->from1 + at;
-        long reach = D->span - (n - 1) * D->dx - VW * D->sx;  // vectors may read past a row, but not past x
-        if (L->scalar || (ok0 && (f0 < 0 || f0 > reach)) || (ok1 && (f1 < 0 || f1 > reach))) {
-            for (int t = 0; t < n; t++, d += ld)
-                for (int l = 0; l < VW; l++) {
-                    int inside = (uint)(L->iy[l] + kh * (int)D->dy) < H && (uint)(L->ix[l] + (kw + t) * (int)D->dx) < D->W;
-                    d[l] = inside ? (E)LOAD(X, L->from[l] + at + t * D->dx) : (E)0;
-                }
-        } else {
-            __global const S* p0 = X + f0;
-            __global const S* p1 = X + f1;
-            if (D->sx == 1) { TAP_ROW(EVERY1) } else { TAP_ROW(EVERY2) }
-        }
-        kc -= n;
-        kw = 0;
-        if (++kh == KH) { kh = 0; c++; }
+// The same by vectors, where the block is made of whole filters and no vector reaches past the ends of x.
+static void pack_lanes(__local E* d, int ld, __global const S* X, const Lanes* L, int k0, int kc, const Dims* D) {
+    int KW = D->KW, KH = D->KH, H = D->H, dx = D->dx, taps = KH * KW, channels = kc / taps;
+    int slow = L->scalar || k0 % taps || kc % taps;
+    for (int u = 0; u < KH && !slow; u++) {
+        int row = u * (int)D->dy, ok0 = (uint)(L->row[0] + row) < H, ok1 = (uint)(L->row[1] + row) < H;
+        long at = k0 / taps * D->xc + row * D->xh, f0 = L->from[0] + at, f1 = L->from[1] + at;
+        long limit = D->span - (channels - 1) * D->xc - (KW - 1) * dx - VW * D->sx;
+        slow = (ok0 && (f0 < 0 || f0 > limit)) || (ok1 && (f1 < 0 || f1 > limit));
+        __global const S* p0 = X + f0;
+        __global const S* p1 = X + f1;
+        __local E* e = d + u * KW * ld;
+        if (slow) break;
+        if (D->sx == 1) { PACK(EVERY1) } else { PACK(EVERY2) }
     }
+    if (slow) pack_slowly(d, ld, X, L, k0, kc, D);
 }
 
 // Forward. Launch: global = (ceil(M / mc), ceil(Q / nc), groups). Y has any strides; weights are (groups, M, K).
@@ -108,7 +118,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q), P = D.Ho * D.Wo;
     int rows_are_joined = D.yw == 1 && D.yh == D.Wo;
     Y += oy + g * M * D.yc;
-    X += ox;
+    X += ox + g * D.C * D.xc;
     Wt += ow + (long)g * M * K;
     for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
         int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
@@ -118,7 +128,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
             for (long q = qb; q < qe; q += VW) {
                 Lanes L;
                 find_lanes(&L, q, q1, &D);
-                pack_lanes(Bp + (q - qb) / NR * NR * KC + (q - qb) % NR, NR, X, &L, g * D.C, kb, kc, &D);
+                pack_lanes(Bp + (q - qb) / NR * NR * KC + (q - qb) % NR, NR, X, &L, kb, kc, &D);
             }
             long off[NP * NR];  // of each column in Y
             for (int j = 0; j < qe - qb; j++) {
@@ -183,13 +193,13 @@ __kernel void conv_weights(__global E* restrict part, __global const S* restrict
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q), P = D.Ho * D.Wo;
     part += ((long)get_global_id(1) * get_global_size(2) + g) * K * M;
     G += og + g * M * D.yc;
-    X += ox;
+    X += ox + g * D.C * D.xc;
     for (long qb = q0; qb < q1; qb += D.kstep) {
         int depth = min(D.kstep, q1 - qb);
         for (int i = 0; i < depth; i += VW) {
             Lanes L;
             find_lanes(&L, qb + i, q1, &D);
-            pack_lanes(Ap + i, KC, X, &L, g * D.C, k0, k1 - k0, &D);
+            pack_lanes(Ap + i, KC, X, &L, k0, k1 - k0, &D);
         }
         for (int mb = 0; mb < M; mb += NP * NR) {
             int me = min(mb + NP * NR, M);
