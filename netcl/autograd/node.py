@@ -144,7 +144,7 @@ class Node:
     __mod__, __rmod__ = _method("remainder"), _reversed("remainder")
     __matmul__, __rmatmul__ = _method("matmul"), _reversed("matmul")
     __lt__, __le__, __gt__, __ge__ = _method("lt"), _method("le"), _method("gt"), _method("ge")
-    __eq__, __ne__ = _method("eq"), _method("ne")  # type: ignore[assignment]
+    __eq__, __ne__ = _method("eq"), _method("ne")
     __neg__, __abs__ = _method("neg"), _method("abs")
     __getitem__ = _method("getitem")
     sum, mean, prod, max, min = (_method(n) for n in ("sum", "mean", "prod", "max", "min"))

@@ -20,7 +20,14 @@ C_NAME: dict[DType, str] = {
     FLOAT16: "half", FLOAT32: "float", FLOAT64: "double",
     INT8: "char", UINT8: "uchar", INT32: "int", INT64: "long", BOOL: "uchar",
 }  # fmt: skip
-_ALIASES = {"half": FLOAT16, "float": FLOAT32, "double": FLOAT64, "int": INT32, "long": INT64, "bool": BOOL}
+_ALIASES: dict[str, DType] = {
+    "half": FLOAT16,
+    "float": FLOAT32,
+    "double": FLOAT64,
+    "int": INT32,
+    "long": INT64,
+    "bool": BOOL,
+}
 _warned: set[str] = set()
 
 
@@ -29,7 +36,7 @@ def as_dtype(dtype: Any) -> DType:
     if isinstance(dtype, str) and dtype in _ALIASES:
         return _ALIASES[dtype]
     try:
-        result = np.dtype(dtype)
+        result: DType = np.dtype(dtype)
     except TypeError as error:
         raise DTypeError(f"dtype: expected one of {_choices()}, got {dtype!r}.") from error
     if result not in C_NAME:

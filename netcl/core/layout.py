@@ -58,10 +58,10 @@ def as_shape(where: str, shape: Any) -> Shape:
 
 def as_axis(where: str, axis: Any, ndim: int) -> int:
     """`axis` counted from the front. Raises ShapeError outside [-ndim, ndim)."""
-    axis = as_index(axis)
-    if not -ndim <= axis < ndim:
-        raise ShapeError(f"{where}: expected an axis in [{-ndim}, {ndim}) for {ndim} axes, got {axis}.")
-    return axis % ndim
+    position: int = as_index(axis)
+    if not -ndim <= position < ndim:
+        raise ShapeError(f"{where}: expected an axis in [{-ndim}, {ndim}) for {ndim} axes, got {position}.")
+    return position % ndim
 
 
 def as_axes(where: str, axes: Any, ndim: int) -> tuple[int, ...]:

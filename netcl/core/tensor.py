@@ -334,7 +334,7 @@ class Tensor:
     __mod__, __rmod__ = _binary("remainder"), _operation("remainder", swap=True)
     __matmul__ = _binary("matmul")
     __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
-    __eq__, __ne__ = _binary("eq"), _binary("ne")  # type: ignore[assignment]
+    __eq__, __ne__ = _binary("eq"), _binary("ne")
     __and__, __or__, __invert__ = _binary("logical_and"), _binary("logical_or"), _operation("logical_not")
     __neg__, __abs__ = _operation("neg"), _operation("abs")
     sum, mean, prod, max, min = (_operation(n) for n in ("sum", "mean", "prod", "max", "min"))

@@ -31,7 +31,8 @@ class _List(Module):
         return iter(self.layers)
 
     def __getitem__(self, index: int | slice) -> Any:
-        return type(self)(self.layers[index]) if isinstance(index, slice) else self.layers[index]
+        kind: Any = type(self)
+        return kind(self.layers[index]) if isinstance(index, slice) else self.layers[index]
 
     def append(self, layer: Module) -> Any:
         """Add a module at the end."""

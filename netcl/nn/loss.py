@@ -61,8 +61,9 @@ class NLLLoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Any:
         """Shape (1,) unless reduction is "none"."""
-        settings = {"weight": self.weight, "ignore_index": self.ignore_index, "reduction": self.reduction}
-        return ag.nll_loss(x, target, **settings)
+        return ag.nll_loss(
+            x, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction
+        )  # fmt: skip
 
 
 class MSELoss(_Loss):

@@ -99,8 +99,8 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Any = None) -> Tensor:
         if not isinstance(shift, (int, np.integer)):
             raise ShapeError(f"roll: expected one shift when no axis is given, got {shift!r}.")
         return roll(x.reshape(-1), shift, 0).reshape(x.shape)
-    axes = list(axis) if isinstance(axis, (tuple, list)) else [axis]
-    shifts = list(shift) if isinstance(shift, (tuple, list)) else [shift] * len(axes)
+    axes: list[Any] = list(axis) if isinstance(axis, (tuple, list)) else [axis]
+    shifts: list[Any] = list(shift) if isinstance(shift, (tuple, list)) else [shift] * len(axes)
     if len(shifts) != len(axes):
         raise ShapeError(f"roll: expected as many shifts as axes, got {len(shifts)} and {len(axes)}.")
     for s, a in zip(shifts, axes, strict=True):

@@ -68,5 +68,10 @@ def _conv2d_relu_grad(g: Tensor, y: Tensor, *xs: Any, needs: Sequence[bool], **g
 
 
 register_op("conv2d", conv.conv2d, _conv2d_grad, saves=(0, 1))
-register_op("conv2d_relu", lambda *xs, **geometry: conv.conv2d(*xs, activation="relu", **geometry), _conv2d_relu_grad,
-            saves=("y", 0, 1))  # fmt: skip
+
+
+def _conv2d_relu(x: Tensor, w: Tensor, b: Tensor | None = None, **geometry: Any) -> Tensor:
+    return conv.conv2d(x, w, b, activation="relu", **geometry)
+
+
+register_op("conv2d_relu", _conv2d_relu, _conv2d_relu_grad, saves=("y", 0, 1))
