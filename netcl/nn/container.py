@@ -19,6 +19,9 @@ class _List(Module):
 
     layers: list[Module]
 
+    def __init__(self, layers: Iterable[Module] = ()) -> None:
+        self.layers = [_checked(type(self).__name__, layer) for layer in layers]
+
     def members(self) -> Iterator[tuple[str, Any]]:
         """The layers by position, then whatever else was set."""
         yield from ((str(i), layer) for i, layer in enumerate(self.layers))
@@ -54,9 +57,7 @@ class Sequential(_List):
     def __init__(self, *layers: Module | Iterable[Module]) -> None:
         one = len(layers) == 1 and isinstance(layers[0], Iterable) and not isinstance(layers[0], Module)
         given: Any = layers[0] if one else layers
-        if isinstance(given, Mapping):
-            given = given.values()
-        self.layers = [_checked("Sequential", layer) for layer in given]
+        super().__init__(given.values() if isinstance(given, Mapping) else given)
 
     def forward(self, x: Any) -> Any:
         """The last module's result."""
@@ -79,9 +80,6 @@ def _hooked(*modules: Module) -> bool:
 
 class ModuleList(_List):
     """A list of modules; what is done with them is up to the owner's forward."""
-
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
-        self.layers = [_checked("ModuleList", m) for m in modules]
 
     def extend(self, modules: Iterable[Module]) -> ModuleList:
         """Add modules at the end."""

@@ -36,7 +36,7 @@ class Embedding(Module):
 
     def forward(self, index: Any) -> Any:
         """(...) -> (..., embedding_dim)."""
-        return ag.embedding(self.weight, index, self.padding_idx)
+        return ag.embedding(self.weight, index, padding_index=self.padding_idx)
 
     def extra_repr(self) -> str:
         """The table's size."""

@@ -61,9 +61,7 @@ class NLLLoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Any:
         """Shape (1,) unless reduction is "none"."""
-        return ag.nll_loss(
-            x, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction
-        )  # fmt: skip
+        return ag.nll_loss(x, target, self.weight, self.ignore_index, self.reduction)
 
 
 class MSELoss(_Loss):

@@ -162,16 +162,15 @@ def add_update(row: Update) -> None:
 class Updater:
     """The states of one row for some tensors of one queue and dtype, and the step over all of them in one launch.
 
-    Half tensors get a float32 master copy unless `master` is False. `states[name][i]` is the state of tensor i, shaped
-    like it: float32 for half tensors, else of the tensor's dtype.
+    Half tensors get a float32 master copy as one more state. `states[name][i]` is the state of tensor i, shaped alike:
+    float32 for half tensors, else of the tensor's dtype.
     """
 
-    def __init__(self, row: str, tensors: Sequence[Tensor], master: bool = True) -> None:
+    def __init__(self, row: str, tensors: Sequence[Tensor]) -> None:
         self.row = UPDATES[row]
         self.queue = same_queue(row, *tensors)
         self.dtype: DType = tensors[0].dtype
-        self.master = master and self.dtype == FLOAT16
-        self.shapes = [t.shape for t in tensors]
+        self.master = self.dtype == FLOAT16
         if any(t.dtype != self.dtype for t in tensors) or not is_float(self.dtype):
             found = ", ".join(sorted({str(t.dtype) for t in tensors}))
             raise DTypeError(f"{row}: expected tensors of one floating dtype, got {found}.")
@@ -198,35 +197,51 @@ class Updater:
         gradients are multiplied by; where it is NaN or infinite nothing changes, states included.
         """
         members = [i for i, g in enumerate(gradients) if g is not None and g.size]
-        if not members:
-            return
-        functions = self.row.compiled[1]
-        cells = tuple([Cell(0.0) for _ in functions])
+        if members:
+            chosen = [tensors[i] for i in members]
+            states = [[s[i] for s in self.states.values()] for i in members]
+            starts = tuple([self.starts[i] for i in members])
+            grads = [gradients[i] for i in members]
+            _apply(self.row, chosen, grads, scalars, gate, self.master, states, starts, tuple(self.flats.values()))
 
-        def refresh() -> None:
-            values = scalars()
-            for cell, function in zip(cells, functions):
-                cell.value = function(**values)
 
-        each_step(refresh)
-        chosen = [tensors[i] for i in members]
-        grads = [_gradient(self.row.name, t, gradients[i]) for i, t in zip(members, chosen)]
-        if isinstance(self.queue, CPUQueue):
-            fn = _numpy(self.row, self.master, gate is not None)
-            for i, p, g in zip(members, chosen, grads):
-                states = [s[i] for s in self.states.values()]
-                inputs = [*[g] * self.row.reads_gradient, *([] if gate is None else [gate])]
-                cpu.update(fn, [p, *states], *inputs, scalars=cells)
-            return
-        work = [t if t.is_contiguous else t.contiguous() for t in chosen]
-        body = self.row.body(self.master, gate is not None)
-        arrays = [work, grads] if self.row.reads_gradient else [work]
-        starts = tuple([self.starts[i] for i in members])
-        extra = () if gate is None else (gate.buffer,)
-        multi.run(body, arrays, starts, extra, list(self.flats.values()), cells)
-        for t, w in zip(chosen, work):
-            if w is not t:
-                elementwise.assign(t, w)
+def _apply(
+    row: Update, tensors: list[Tensor], gradients: list[Any], scalars: Callable[[], Mapping[str, float]],
+    gate: Tensor | None, master: bool = False, states: Sequence[list[Tensor]] = (), starts: tuple[int, ...] = (),
+    flats: tuple[Tensor, ...] = (),
+) -> None:  # fmt: skip
+    """One launch (on NumPy one call a tensor) of `row` over tensors of one queue and dtype, none of them empty."""
+    functions = row.compiled[1]
+    cells = tuple([Cell(0.0) for _ in functions])
+
+    def refresh() -> None:
+        values = scalars()
+        for cell, function in zip(cells, functions):
+            cell.value = function(**values)
+
+    each_step(refresh)
+    grads = [_gradient(row.name, t, g) for t, g in zip(tensors, gradients)]
+    gate = None if gate is None else _checked(row.name, gate)
+    if isinstance(tensors[0].queue, CPUQueue):
+        fn = _numpy(row, master, gate is not None)
+        for i, (p, g) in enumerate(zip(tensors, grads)):
+            inputs = [*[g] * row.reads_gradient, *([] if gate is None else [gate])]
+            cpu.update(fn, [p, *(states[i] if states else ())], *inputs, scalars=cells)
+        return
+    work = [t if t.is_contiguous else t.contiguous() for t in tensors]
+    arrays = [work, grads] if row.reads_gradient else [work]
+    extra = () if gate is None else (gate.buffer,)
+    multi.run(row.body(master, gate is not None), arrays, starts, extra, flats, cells)
+    for t, w in zip(tensors, work):
+        if w is not t:
+            elementwise.assign(t, w)
+
+
+def _checked(where: str, gate: Tensor) -> Tensor:
+    """The gate as a kernel reads it: one float32 at the start of its buffer."""
+    if gate.size != 1 or gate.dtype != FLOAT32:
+        raise ShapeError(f"{where}: expected a gate of one float32, got {gate.shape} {gate.dtype}.")
+    return gate.copy() if gate.offset else gate
 
 
 _functions: dict[Any, Callable[..., Any]] = {}
@@ -261,9 +276,11 @@ def update(
 ) -> None:
     """Apply a row without states, such as "ema" or "scale", to `tensors` in place; `others` stand for `g`."""
     others = tensors if others is None else others
+    same_queue(row, *tensors, *others)
     for members in multi.batches(tensors):
-        chosen = [tensors[i] for i in members]
-        Updater(row, chosen, master=False).run(chosen, [others[i] for i in members], lambda: scalars, gate)
+        members = [i for i in members if tensors[i].size]
+        if members:
+            _apply(UPDATES[row], [tensors[i] for i in members], [others[i] for i in members], lambda: scalars, gate)
 
 
 def total_norm(tensors: Sequence[Tensor], order: float = 2.0) -> Tensor:

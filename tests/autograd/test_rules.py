@@ -91,6 +91,34 @@ CASES = {
     # softmax and losses
     "softmax": (lambda x: ag.softmax(x, axis=1), [(3, 4, 2)]),
     "log_softmax": (lambda x: ag.log_softmax(x), [(3, 4)]),
+    "mse_loss": (ag.mse_loss, [(3, 4), (4,)]),
+    "l1_loss": (lambda x, t: ag.l1_loss(x, t, "sum"), [(3, 4), (3, 4)]),
+    "smooth_l1_loss": (lambda x, t: ag.smooth_l1_loss(x, t, beta=0.7), [(3, 4), (3, 4)]),
+    "huber_loss": (lambda x, t: ag.huber_loss(x, t, 0.7, "none"), [(3, 4), (3, 4)]),
+    "binary_cross_entropy": (ag.binary_cross_entropy, [(3, 4), (3, 4)], (0.1, 0.9)),
+    "bce with logits": (ag.binary_cross_entropy_with_logits, [(3, 4), (3, 4)]),
+    "bce with weight": (ag.binary_cross_entropy_with_logits, [(3, 4), (3, 4), (4,)]),
+    "kl_div": (lambda x, t: ag.kl_div(x, t, "batchmean"), [(3, 4), (3, 4)], (0.1, 0.9)),
+    "kl_div log target": (lambda x, t: ag.kl_div(x, t, log_target=True), [(3, 4), (3, 4)]),
+    "hinge_loss": (ag.hinge_loss, [(3, 4), (3, 4)]),
+    # running sums, sorting, triangles
+    "cumsum": (lambda x: ag.cumsum(x, 1), [(3, 4)]),
+    "cumsum flat": (lambda x: ag.cumsum(x), [(3, 4)]),
+    "sort": (lambda x: ag.sort(x, 0, descending=True), [(5, 4)], S),
+    "topk": (lambda x: ag.topk(x, 2)[0], [(3, 5)], S),
+    "tril": (lambda x: ag.tril(x, -1), [(2, 4, 5)]),
+    "triu": (lambda x: ag.triu(x, 1), [(4, 3)]),
+}
+INDEXED = {
+    "take": (lambda x, i: ag.take(x, i, axis=1), [(3, 5)], (2, 3), 5),
+    "index_select": (lambda x, i: ag.index_select(x, i, axis=-1), [(2, 3, 5)], (4,), 5),
+    "gather": (lambda x, i: ag.gather(x, i, axis=1), [(3, 5)], (3, 7), 5),
+    "gather part": (lambda x, i: ag.gather(x, i, axis=0), [(3, 5)], (4, 2), 3),
+    "scatter_add": (lambda x, i, s: ag.scatter_add(x, i, s, 1), [(3, 5), (3, 7)], (3, 7), 5),
+    "scatter_add part": (lambda x, i, s: ag.scatter_add(x, i, s, 0), [(3, 5), (4, 2)], (4, 2), 3),
+    "embedding": (lambda w, i: ag.embedding(w, i), [(5, 3)], (2, 4), 5),
+    "nll_loss": (lambda x, t: ag.nll_loss(x, t), [(4, 5)], (4,), 5),
+    "nll_loss images": (lambda x, t: ag.nll_loss(x, t, ignore_index=1, reduction="none"), [(2, 3, 4)], (2, 4), 3),
 }
 
 
@@ -108,6 +136,53 @@ def test_rule(queue, name, form):
         return fn(*[ag.permute(ag.contiguous(ag.permute(n))) for n in nodes])
 
     assert ag.gradcheck(through_views, inputs)
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rule_with_an_index(queue, name, dtype):
+    fn, shapes, index_shape, limit = INDEXED[name]
+    rng = np.random.default_rng(7)
+    inputs = [Tensor.from_host(queue, rng.standard_normal(s)) for s in shapes]
+    inputs.insert(1, Tensor.from_host(queue, rng.integers(0, limit, index_shape).astype(dtype)))
+    assert ag.gradcheck(fn, inputs)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4,), (3, 1)])
+def test_masked_select(queue, shape):
+    rng = np.random.default_rng(0)
+    mask = Tensor.from_host(queue, rng.random((3, 4)) < 0.5)
+    x = Tensor.from_host(queue, rng.standard_normal(shape))
+    assert ag.gradcheck(lambda a: ag.masked_select(a, mask), x)
+    nothing = Tensor.zeros(queue, (3, 4), "bool")
+    node = ag.tensor(x, requires_grad=True)
+    with ag.Tape() as tape:
+        y = ag.masked_select(node, nothing)
+    tape.backward(y)
+    assert y.shape == (0,) and not node.grad.to_host().any()
+
+
+def test_what_has_no_gradient_has_the_value(queue):
+    x = Tensor.from_host(queue, np.array([2.0, 0.0, 1.0], np.float32))
+    index = Tensor.from_host(queue, np.array([1, 0], np.int32))
+    assert ag.argsort(x).to_host().tolist() == [1, 2, 0]
+    assert ag.one_hot(index, 3).to_host().tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert ag.isin(index, Tensor.from_host(queue, np.array([1, 5], np.int32))).to_host().tolist() == [True, False]
+    assert ag.topk(x, 2)[1].to_host().tolist() == [0, 2]
+
+
+def test_emb_02_the_padding_row_gets_no_gradient(queue):
+    weight = ag.tensor(Tensor.ones(queue, (10, 8)), requires_grad=True)
+    for indices, expected in (
+        ([0] * 768, {0: 0}), ([0] * 769, {0: 0}), ([0] * 5000, {0: 0}), ([1, 1, 1, 2], {0: 0, 1: 3, 2: 1})
+    ):  # fmt: skip
+        weight.grad = None
+        with ag.Tape() as tape:
+            y = ag.embedding(weight, Tensor.from_host(queue, np.array(indices, np.int32)), 0).sum()
+        tape.backward(y)
+        found = weight.grad.to_host()
+        for row, value in expected.items():
+            np.testing.assert_array_equal(found[row], np.full(8, value))
 
 
 def test_batch_norm_in_evaluation(queue):

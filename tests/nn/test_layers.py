@@ -209,6 +209,89 @@ def test_dropout_is_for_training(queue):
         nn.Dropout(1.0)
 
 
+def test_embedding(queue):
+    layer = nn.Embedding(queue, 5, 3, padding_idx=2)
+    index = node(queue, [[0, 4], [2, 0]], np.int32)
+    np.testing.assert_array_equal(layer(index).to_host(), layer.weight.to_host()[[[0, 4], [2, 0]]])
+    assert not layer.weight.to_host()[2].any()
+    with ag.Tape() as tape:
+        loss = layer(index).sum()
+    tape.backward(loss)
+    np.testing.assert_array_equal(layer.weight.grad.to_host()[:, 0], [2, 0, 0, 0, 1])
+    assert "padding_idx=2" in repr(layer)
+    with pytest.raises(ValueError, match=r"padding_idx in \[0, 5\)"):
+        nn.Embedding(queue, 5, 3, padding_idx=5)
+
+
+@pytest.mark.parametrize("bad", [999, -1])
+def test_emb_01_a_bad_index_is_refused_everywhere(queue, bad):
+    layer = nn.Embedding(queue, 3, 2)
+    with pytest.raises(IndexOutOfRange, match=rf"embedding: expected indices in \[0, 3\), got {bad}"):
+        layer(node(queue, [0, bad], np.int64)).to_host()
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def log_softmax(x):
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+LOSSES = {
+    nn.MSELoss: lambda x, t: (x - t) ** 2,
+    nn.L1Loss: lambda x, t: abs(x - t),
+    nn.SmoothL1Loss: lambda x, t: np.where(abs(x - t) < 1, (x - t) ** 2 / 2, abs(x - t) - 0.5),
+    nn.HuberLoss: lambda x, t: np.where(abs(x - t) < 1, (x - t) ** 2 / 2, abs(x - t) - 0.5),
+    nn.BCELoss: lambda x, t: -(t * np.log(x) + (1 - t) * np.log(1 - x)),
+    nn.BCEWithLogitsLoss: lambda x, t: np.log1p(np.exp(x)) - t * x,
+    nn.KLDivLoss: lambda x, t: t * (np.log(t) - x),
+    nn.HingeLoss: lambda x, t: np.maximum(0, 1 - x * t),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_losses(queue, kind, reduction):
+    rng = np.random.default_rng(0)
+    x, t = (rng.uniform(0.1, 0.9, (6, 5)) for _ in range(2))
+    expected = LOSSES[kind](x, t)
+    expected = expected if reduction == "none" else getattr(expected, reduction)(keepdims=True).reshape(1)
+    found = kind(reduction=reduction)(node(queue, x), node(queue, t))
+    np.testing.assert_allclose(found.to_host(), expected, rtol=1e-5, atol=1e-6)
+    assert f"reduction={reduction!r}" in repr(kind(reduction=reduction))
+
+
+def test_losses_of_labels(queue):
+    rng = np.random.default_rng(0)
+    x, labels, weight = rng.standard_normal((6, 4)), np.array([0, 3, 1, 2, -100, 1]), np.array([1, 2, 0.5, 1])
+    kept, rows = labels != -100, np.arange(6)
+    losses = -log_softmax(x)[rows, np.where(kept, labels, 0)]
+    w = weight[np.where(kept, labels, 0)]
+    logits, target, weights = node(queue, x), node(queue, labels, np.int32), node(queue, weight).value
+    plain, weighted = losses[kept].mean(), (losses * w)[kept].sum() / w[kept].sum()
+    assert nn.CrossEntropyLoss()(logits, target).item() == pytest.approx(plain, rel=1e-5)
+    assert nn.CrossEntropyLoss(weight=weights)(logits, target).item() == pytest.approx(weighted, rel=1e-5)
+    logs = node(queue, log_softmax(x))
+    assert nn.NLLLoss()(logs, target).item() == pytest.approx(plain, rel=1e-5)
+    assert nn.NLLLoss(weight=weights)(logs, target).item() == pytest.approx(weighted, rel=1e-5)
+    none = nn.CrossEntropyLoss(reduction="none")(logits, target).to_host()
+    np.testing.assert_allclose(none, np.where(kept, losses, 0), rtol=1e-5, atol=1e-6)
+    assert [n for n, _ in nn.CrossEntropyLoss(weight=weights).named_buffers()] == ["weight"]
+
+
+def test_settings_of_losses(queue):
+    x, t = node(queue, [[0.5, -2.0]]), node(queue, [[1.0, 0.0]])
+    positive = nn.BCEWithLogitsLoss(pos_weight=Tensor.from_host(queue, np.array([3, 1], np.float32)))
+    expected = [3 * np.log1p(np.exp(-0.5)), np.log1p(np.exp(-2.0))]
+    assert positive(x, t).item() == pytest.approx(np.mean(expected), rel=1e-5)
+    assert nn.HuberLoss(delta=0.5)(x, t).item() == pytest.approx((0.125 + 0.5 * (2 - 0.25)) / 2)
+    assert nn.SmoothL1Loss(beta=0.5)(x, t).item() == pytest.approx((0.25 + 1.75) / 2)
+    logs = node(queue, np.log([[0.25, 0.75]]))
+    assert nn.KLDivLoss("batchmean", log_target=True)(logs, logs).item() == pytest.approx(0, abs=1e-6)
+    with pytest.raises(ValueError, match="reduction"):
+        nn.MSELoss(reduction="max")(x, t)
+
+
 # -- initial values ----------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from types import ModuleType
 
 from netcl.autograd.functional import elementwise as _elementwise
+from netcl.autograd.functional import index as _index
 from netcl.autograd.functional import loss as _loss
 from netcl.autograd.functional import movement as _movement
 from netcl.autograd.functional import norm as _norm
@@ -11,6 +12,7 @@ from netcl.autograd.functional import product as _product
 from netcl.autograd.functional import random as _random
 from netcl.autograd.functional import reduction as _reduction
 from netcl.autograd.functional.elementwise import *  # noqa: F403  (each module lists its ops in __all__)
+from netcl.autograd.functional.index import *  # noqa: F403
 from netcl.autograd.functional.loss import *  # noqa: F403
 from netcl.autograd.functional.movement import *  # noqa: F403
 from netcl.autograd.functional.norm import *  # noqa: F403
@@ -19,6 +21,7 @@ from netcl.autograd.functional.product import *  # noqa: F403
 from netcl.autograd.functional.random import *  # noqa: F403
 from netcl.autograd.functional.reduction import *  # noqa: F403
 from netcl.autograd.node import OPERATORS as _OPERATORS
+from netcl.autograd.rules import index as _index_rules  # noqa: F401
 from netcl.autograd.rules import linear as _linear_rules  # noqa: F401
 from netcl.autograd.rules import loss as _loss_rules  # noqa: F401
 from netcl.autograd.rules import movement as _movement_rules  # noqa: F401
@@ -27,5 +30,15 @@ from netcl.autograd.rules import pool as _pool_rules  # noqa: F401
 from netcl.autograd.rules import random as _random_rules  # noqa: F401
 from netcl.autograd.rules import reduction as _reduction_rules  # noqa: F401
 
-_SUBJECTS: tuple[ModuleType, ...] = (_elementwise, _loss, _movement, _norm, _pool, _product, _random, _reduction)
+_SUBJECTS: tuple[ModuleType, ...] = (
+    _elementwise,
+    _index,
+    _loss,
+    _movement,
+    _norm,
+    _pool,
+    _product,
+    _random,
+    _reduction,
+)
 _OPERATORS.update({name: getattr(subject, name) for subject in _SUBJECTS for name in subject.__all__})
