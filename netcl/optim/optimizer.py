@@ -227,17 +227,30 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over settings and states from `state_dict`, by parameter name, or by position where names differ.
 
-        Raises CheckpointError, changing nothing, when groups, parameters or shapes do not fit.
+        States that exist are written in place, so recorded steps go on with them. Raises CheckpointError, changing
+        nothing, when groups, parameters or shapes do not fit.
         """
         self.check_state(state)
         for group, other in zip(self.param_groups, state["param_groups"]):
             group.update({k: tuple(v) if isinstance(v, list) else v for k, v in other.items() if k != "params"})
-        self.state = {
-            p: {k: v if k == "step" else _adopt(p, v) for k, v in state["state"][name].items()}
-            for name, p in self._matched(state).items()
-            if name in state["state"]
-        }
-        self._slabs.clear()
+        for name, p in self._matched(state).items():
+            self._restore(p, state["state"].get(name, {}))
+
+    def _restore(self, p: Any, saved: Mapping[str, Any]) -> None:
+        """Make `saved` the state of p, in place where p has one; nothing saved means a fresh start."""
+        here = self.state.get(p)
+        if here is None:
+            if saved:
+                self.state[p] = {k: v if k == "step" else _adopt(p, v) for k, v in saved.items()}
+            return
+        for name, value in here.items():
+            if not isinstance(value, Tensor):
+                here[name] = saved.get(name, 0)
+            elif name in saved or name == "master":
+                elementwise.assign(value, _adopt(p, saved.get(name, p.value)))
+            else:
+                value.fill_(0)
+        here.update({k: _adopt(p, v) for k, v in saved.items() if k not in here})
 
     def __repr__(self) -> str:
         lines = []

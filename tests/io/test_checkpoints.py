@@ -61,6 +61,30 @@ def test_a_resumed_run_gives_the_same_losses(queue, tmp_path, kind, settings):
     assert losses + second.train(2) == straight
 
 
+def test_a_recorded_step_goes_on_after_a_load(queue, tmp_path):
+    def losses(step, run, n):
+        return [step(Tensor.from_host(queue, X[:8])).item() for _ in range(n)]
+
+    def compiled(run):
+        def fn(x):
+            with ag.Tape() as tape:
+                loss = ag.square(run.model(ag.tensor(x)) - 1.0).mean()
+            tape.backward(loss)
+            run.opt.step()
+            run.opt.zero_grad()
+            return loss
+
+        return ag.CompiledStep(fn)
+
+    path, run = tmp_path / "run.netcl", Run(queue)
+    step = compiled(run)
+    losses(step, run, 4)
+    save_checkpoint(run.model, path, optimizer=run.opt)
+    straight = losses(step, run, 4)
+    load_checkpoint(run.model, path, optimizer=run.opt)
+    assert losses(step, run, 4) == straight
+
+
 def test_a_checkpoint_opens_as_a_model(queue, tmp_path):
     run, path = Run(queue), tmp_path / "run.netcl"
     run.train(1)

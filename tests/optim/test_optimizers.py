@@ -280,6 +280,21 @@ def test_a_resumed_run_equals_the_uninterrupted_one(queue, named, dtype):
         np.testing.assert_array_equal(a.value.to_host(), b.value.to_host())
 
 
+def test_loading_writes_states_in_place(queue):
+    """A recorded step keeps using the memory it was recorded with."""
+    p = parameter(queue, [1.0, 2.0])
+    opt = Adam([p])
+    train(opt, [p], 2, 0)
+    saved, views, counts = opt.state_dict(), dict(opt.state[p]), opt.state[p]
+    train(opt, [p], 3, 1)
+    opt.load_state_dict(saved)
+    assert opt.state[p] is counts and counts["step"] == 2
+    assert all(counts[name] is views[name] for name in ("m", "v"))
+    np.testing.assert_array_equal(views["m"].to_host(), saved["state"]["0"]["m"].to_host())
+    opt.load_state_dict(Adam([p]).state_dict())  # of an optimizer that never stepped
+    assert counts["step"] == 0 and not views["v"].to_host().any()
+
+
 def test_a_state_dict_is_a_snapshot(queue):
     p = parameter(queue, [1.0])
     opt = SGD([p], momentum=0.9)
