@@ -27,3 +27,9 @@ from netcl.autograd.step import CompiledStep as CompiledStep
 from netcl.autograd.tape import Tape as Tape
 from netcl.autograd.tape import get_current_tape as get_current_tape
 from netcl.autograd.tape import set_current_tape as set_current_tape
+from netcl.autograd.training_compiler import FusedDetectionLossPlan as FusedDetectionLossPlan
+from netcl.autograd.training_compiler import TrainingGraphCompiler as TrainingGraphCompiler
+from netcl.autograd.training_compiler import TrainingPattern as TrainingPattern
+from netcl.autograd.training_compiler import fused_norm_activation as fused_norm_activation
+from netcl.autograd.training_compiler import fused_softmax_cross_entropy as fused_softmax_cross_entropy
+from netcl.autograd.training_compiler import fused_weighted_bce_smooth_l1_loss as fused_weighted_bce_smooth_l1_loss

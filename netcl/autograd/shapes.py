@@ -180,7 +180,7 @@ def _cross_entropy(z: Any, target: Any, reduction: str = "mean", **_: Any) -> Fa
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)  # type: ignore[return-value]
+    return (value[0], value[1]) if isinstance(value, (tuple, list)) else (value, value)
 
 
 # -- movement ----------------------------------------------------------------------------------------------------------

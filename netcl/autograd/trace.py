@@ -200,8 +200,10 @@ class TracingContext(threading.local):
             args = state.autocast(name, args)
         operands = [self._operand(name, a) for a in args]
         attrs = {k: v.look() if type(v) is Scalar and not shapes.takes_scalars(name) else v for k, v in attrs.items()}
-        if name == "var" and (expanded := self._variance(operands[0], **attrs)) is not None:
-            return expanded
+        if name in _EXPANSIONS and isinstance(operands[0], TraceNode):
+            expanded = _EXPANSIONS[name](self, operands[0], **attrs)
+            if expanded is not None:
+                return expanded
         many, results = shapes.infer(name, operands, attrs, self.queue)
         made = TraceNode(*_with_number(name, operands, attrs, results[0]))
         nodes = [made] if not many else [TraceNode("item", (made,), *r, {"index": i}) for i, r in enumerate(results)]
@@ -224,6 +226,26 @@ class TracingContext(threading.local):
         square = self.record("square", (self.record("sub", (symbol, mean), {}),), {})
         result = self.record("mean", (square,), {"axis": axes, "keepdims": keepdims})
         return result if not correction else self.record("mul", (result, count / (count - correction)), {})
+
+    def _softmax(self, x: TraceNode, axis: int = -1) -> Any:
+        """A softmax over the last axis from primitives, so that it fuses with what surrounds it; None for others."""
+        if not shapes.trailing(x, axis) or not is_float(x.dtype):
+            return None
+        e = self.record("exp", (self._below_top(x),), {})
+        return self.record("div", (e, self.record("sum", (e,), {"axis": -1, "keepdims": True})), {})
+
+    def _log_softmax(self, x: TraceNode, axis: int = -1) -> Any:
+        if not shapes.trailing(x, axis) or not is_float(x.dtype):
+            return None
+        d = self._below_top(x)
+        total = self.record("sum", (self.record("exp", (d,), {}),), {"axis": -1, "keepdims": True})
+        return self.record("sub", (d, self.record("log", (total,), {})), {})
+
+    def _below_top(self, x: TraceNode) -> Any:
+        """x - max(x); the maximum cancels in the result, so it gets no gradient."""
+        symbol = Node(x, x.differentiable)  # type: ignore[arg-type]
+        top = self.record("max", (symbol,), {"axis": -1, "keepdims": True})
+        return self.record("sub", (symbol, top.detach()), {})
 
     def _operand(self, name: str, a: Any) -> Any:
         if isinstance(a, Node) and isinstance(a.value, TraceNode):
@@ -248,6 +270,11 @@ class TracingContext(threading.local):
         if id(a) not in self.captured:
             self.captured[id(a)] = self.add_input(a, a)
         return self.captured[id(a)]
+
+
+_EXPANSIONS: dict[str, Callable[..., Any]] = {
+    "var": TracingContext._variance, "softmax": TracingContext._softmax, "log_softmax": TracingContext._log_softmax,
+}  # fmt: skip
 
 
 def _with_number(name: str, operands: list[Any], attrs: dict[str, Any], facts: tuple[Shape, DType]) -> tuple[Any, ...]:
