@@ -51,7 +51,7 @@ def _tiles(bytes_per_k: int) -> Footprint:
 FOOTPRINTS: dict[str, Footprint] = {
     "matmul_cpu": Footprint(
         items=lambda p: 1,
-        local=lambda p: 4 * p["KC"] * (p["MC"] + 16 * p["NP"]),
+        local=lambda p: 4 * ((p["KC"] + 8) * p["MC"] + 16 * p["KC"] * p["NP"]),
         shrink=(("MC", 6), ("NP", 1), ("KC", 8)),
     ),
     "matmul_gpu": _tiles(8),  # two buffers of floats

@@ -113,7 +113,7 @@ static void pack_lanes(__local E* d, int ld, __global const S* X, const Lanes* L
 __kernel void conv(__global S* restrict Y, __global E* restrict part, __global const S* restrict X,
                    __global const S* restrict Wt, __global const S* restrict bias, long oy, long ox, long ow, long ob,
                    const Dims D) {
-    __local E Ap[MC * KC], Bp[NP * KC * NR];
+    __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int M = D.M, K = D.K, g = get_global_id(2), m0 = get_global_id(0) * D.mc, m1 = min(m0 + (int)D.mc, M);
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q), P = D.Ho * D.Wo;
     int rows_are_joined = D.yw == 1 && D.yh == D.Wo;
@@ -122,7 +122,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
     Wt += ow + (long)g * M * K;
     for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
         int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
-        copy_block(Ap, KC, Wt + (long)m0 * K + kb, m1 - m0, kc, K, 1);
+        copy_block(Ap, LDA, Wt + (long)m0 * K + kb, m1 - m0, kc, K, 1);
         for (long qb = q0; qb < q1; qb += NP * NR) {
             long qe = min(qb + NP * NR, q1);
             for (long q = qb; q < qe; q += VW) {
@@ -156,7 +156,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
 #ifdef EPILOGUE
                     whole = whole && !last;
 #endif
-                    micro(step, t, Ap + (m - m0) * KC, Bp + (q - qb) * KC, kc, (E)1, whole ? w : 0, ld, kb > 0);
+                    micro(step, t, Ap + (m - m0) * LDA, Bp + (q - qb) * KC, kc, (E)1, whole ? w : 0, ld, kb > 0);
                     if (whole) continue;
                     for (int i = 0; i < rows; i++, w += ld, y += D.yc) {
                         E* u = t + i * NR;
@@ -188,7 +188,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
 // part (splits, groups, K, M) holds sums over the blocks of a split; conv_weights_sum adds the splits.
 __kernel void conv_weights(__global E* restrict part, __global const S* restrict G, __global const S* restrict X, long og,
                            long ox, const Dims D) {
-    __local E Ap[MC * KC], Bp[NP * KC * NR];
+    __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int M = D.M, K = D.K, g = get_global_id(2), k0 = get_global_id(0) * D.mc, k1 = min(k0 + (int)D.mc, K);
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q), P = D.Ho * D.Wo;
     part += ((long)get_global_id(1) * get_global_size(2) + g) * K * M;
@@ -199,7 +199,7 @@ __kernel void conv_weights(__global E* restrict part, __global const S* restrict
         for (int i = 0; i < depth; i += VW) {
             Lanes L;
             find_lanes(&L, qb + i, q1, &D);
-            pack_lanes(Ap + i, KC, X, &L, k0, k1 - k0, &D);
+            pack_lanes(Ap + i, LDA, X, &L, k0, k1 - k0, &D);
         }
         for (int mb = 0; mb < M; mb += NP * NR) {
             int me = min(mb + NP * NR, M);
@@ -217,7 +217,7 @@ __kernel void conv_weights(__global E* restrict part, __global const S* restrict
                     E t[MR * NR];
                     int rows = min(step, k1 - k), cols = min(NR, M - m), whole = rows == step && cols == NR;
                     __global E* w = part + (long)k * M + m;
-                    micro(step, t, Ap + (k - k0) * KC, Bp + (m - mb) * KC, depth, (E)1, whole ? w : 0, M, qb > q0);
+                    micro(step, t, Ap + (k - k0) * LDA, Bp + (m - mb) * KC, depth, (E)1, whole ? w : 0, M, qb > q0);
                     for (int i = 0; i < rows && !whole; i++, w += M)
                         for (int j = 0; j < cols; j++) w[j] = qb > q0 ? w[j] + t[i * NR + j] : t[i * NR + j];
                 }

@@ -19,7 +19,7 @@ typedef struct {
 __kernel void gemm(__global S* restrict C, __global E* restrict part, __global const S* restrict A,
                    __global const S* restrict B, __global const S* restrict bias, long oc, long oa, long ob, long obias,
                    float alpha, const Dims D) {
-    __local E Ap[MC * KC], Bp[NP * KC * NR];
+    __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int m0 = get_global_id(0) * D.mc, n0 = get_global_id(1) * D.nc, z = get_global_id(2), M = D.M, N = D.N, K = D.K;
     int m1 = min(m0 + (int)D.mc, M), n1 = min(n0 + (int)D.nc, N);
     long z0 = z / D.inner, z1 = z % D.inner;
@@ -28,7 +28,7 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
     C += oc + z0 * D.c0 + z1 * D.c1;
     for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
         int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
-        copy_block(Ap, KC, A + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
+        copy_block(Ap, LDA, A + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
         for (int nb = n0; nb < n1; nb += NP * NR) {
             int ne = min(nb + NP * NR, n1);
             copy_panels(Bp, B + kb * D.sbk + nb * D.sbn, kc, ne - nb, D.sbk, D.sbn);
@@ -49,7 +49,7 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
 #ifdef EPILOGUE
                     whole = whole && !last;
 #endif
-                    micro(step, t, Ap + (m - m0) * KC, Bp + (n - nb) * KC, kc, (E)alpha, whole ? w : 0, ld,
+                    micro(step, t, Ap + (m - m0) * LDA, Bp + (n - nb) * KC, kc, (E)alpha, whole ? w : 0, ld,
                           kb > 0 || D.accumulate);
                     if (whole) continue;
                     for (int i = 0; i < rows; i++, w += ld, c += D.scm) {

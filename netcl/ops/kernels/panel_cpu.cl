@@ -1,6 +1,6 @@
 // panel_cpu.cl: the parts of a matrix product on a CPU device that matmul_cpu.cl and conv_cpu.cl share.
 //
-//   Ap [mc][KC]       rows of the left operand, copied; a block stays in the second-level cache
+//   Ap [mc][LDA]      rows of the left operand, copied; a block stays in the second-level cache
 //   Bp [NP][KC][NR]   panels of NR columns of the right operand; one panel stays in the first level
 //   micro             MR (or 4) x NR sums in registers over a depth of kc; for each MR rows of Ap, all panels of Bp
 //
@@ -17,6 +17,7 @@
 #define NP 4        // panels of B copied at once (1..8)
 #endif
 #define MR 6
+#define LDA (KC + VW)    // elements per row of Ap; not a power of two, so that rows do not fall on the same cache sets
 #define NR (2 * VW)
 
 #ifdef HAVE_T
@@ -106,7 +107,7 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
     for (int n = full * NR; n < cols; n += NR) copy_block(d + n * KC, NR, s + n * sn, kc, min(NR, cols - n), sk, sn);
 }
 
-#define ROW(i) a = (T)(ap[i * KC + k]); c##i##0 = a * b0 + c##i##0; c##i##1 = a * b1 + c##i##1;
+#define ROW(i) a = (T)(ap[i * LDA + k]); c##i##0 = a * b0 + c##i##0; c##i##1 = a * b1 + c##i##1;
 #define STEP(ROWS) b0 = LOC(bp); b1 = LOC(bp + VW); ROWS(ROW) bp += NR; k++;
 #define CLEAR(i) T c##i##0 = (T)(0), c##i##1 = (T)(0);
 #define KEEP(i) PRIV(t + i * NR) = c##i##0 * alpha; PRIV(t + i * NR + VW) = c##i##1 * alpha;
