@@ -3,6 +3,7 @@
 After an intended change: python tests/autograd/test_compiler_golden.py
 """
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,7 +67,7 @@ def text_of(name, case=None):
             backward = call.step.backward_of((True,) * len(leaves), call.differentiable)
             parts += [f"// {name}, {kind}, backward\n{report.backward_source(call.step, x)}"
                       for x in backward.launches if not x.axes]  # fmt: skip
-    return "\n".join(parts)
+    return re.sub(r"static inline T (f_\w+)\(.*?\n}\n", r"// \1 of math.cl\n", "\n".join(parts), flags=re.S)
 
 
 @pytest.mark.parametrize("name", CASES)
