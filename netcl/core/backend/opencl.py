@@ -22,6 +22,7 @@ hooks: list[Callable[..., None]] = []  # called as hook(kernel, queue, global_si
 copy_hooks: list[Callable[..., None]] = []  # called as hook(kind, queue, destination, source, nbytes, details, event)
 
 PINNED_FROM = 1 << 15  # bytes from which a discrete GPU's copies go through page-locked memory
+FLAG_BYTES = 24  # of the buffer that carries an index error
 PENDING_LIMIT = 64  # host copies in flight before the oldest is waited for
 
 
@@ -156,14 +157,17 @@ def fill_buffer(queue: Any, buffer: Any, pattern: Any, nbytes: int, offset: int 
 
 
 def flag_buffer(queue: Any) -> Any:
-    """Four ints on the device: 0 or 1 (set), site code, bad value, limit. Kernels set it by atomic_cmpxchg on [0]."""
+    """Six ints on the device: set, site code, bad value, limit, and the high halves of value and limit.
+
+    Kernels set [0] by atomic_cmpxchg from 0: to 1 for 32-bit numbers, to 2 when they write the high halves as well.
+    """
     state = state_of(queue)
     if state.flag is None:
         with state.lock:
             if state.flag is None:
                 with rebind.unrecorded():  # a replay must not clear it
-                    flag = empty_buffer(queue, 16)
-                    fill_buffer(queue, flag, np.int32(0), 16)
+                    flag = empty_buffer(queue, FLAG_BYTES)
+                    fill_buffer(queue, flag, np.int32(0), FLAG_BYTES)
                 state.flag = flag
     return state.flag
 
@@ -180,7 +184,7 @@ def arm_flag(queue: Any, where: str) -> int:
 
 
 def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
-    flag = np.zeros(4, np.int32)
+    flag = np.zeros(FLAG_BYTES // 4, np.int32)
     cl.enqueue_copy(queue if process.gate is None else process.gate(queue), flag, state.flag, is_blocking=True)
     return flag
 
@@ -188,8 +192,11 @@ def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
 def _raise_flag(queue: Any, state: QueueState, flag: np.ndarray) -> None:
     state.armed = False
     if flag[0]:
-        fill_buffer(queue, state.flag, np.int32(0), 16)
-        raise IndexOutOfRange(index_message(state.sites[flag[1]], int(flag[2]), int(flag[3])))
+        fill_buffer(queue, state.flag, np.int32(0), FLAG_BYTES)
+        value, limit = flag[2:4]
+        if flag[0] == 2:
+            value, limit = (int(high) << 32 | int(low) & 0xFFFFFFFF for low, high in zip(flag[2:4], flag[4:6]))
+        raise IndexOutOfRange(index_message(state.sites[flag[1]], int(value), int(limit)))
 
 
 def index_message(where: str, value: int, limit: int) -> str:

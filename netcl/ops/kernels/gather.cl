@@ -1,0 +1,71 @@
+// gather.cl: elements picked by position. Elements are moved as bits: U is an unsigned type of their size (or of
+// several together), INDEX the type of the indices, I that of index arithmetic. A bad index gives zeros and sets the
+// error flag.
+//   FORM 0 gather:  out[o, k, c] = x[o, index[o, k, c], c], x (outer, n, cols), index (outer, count, cols), any
+//                   strides; index stride 0 along c picks whole rows. r numbers the rows (o, k).
+//   FORM 1 one_hot: out[r, index[r]] = one; out holds zeros before
+//   FORM 2 select:  out[place[i] - 1] = x[i] where mask[i], place being the running count of the mask
+// Launch: on CPU devices (PLAIN) an item takes `step` rows (gather: of `chunk` columns); else one element (or row).
+
+#if FORM == 0
+__kernel void gather(__global const U* restrict x, __global const INDEX* restrict index, __global U* restrict out,
+                     __global int* flag, I x_at, I x_o, I x_n, I x_c, I i_at, I i_o, I i_k, I i_c,
+                     I n, I count, I cols, I rows, I step, I chunk, int code) {
+#ifdef PLAIN
+    const I c0 = (I)get_global_id(0) * chunk, c1 = LEAST(c0 + chunk, cols);
+    I r = (I)get_global_id(1) * step, o = r / count, k = r - o * count;
+    for (const I end = LEAST(r + step, rows); r < end; r++) {
+        __global const U* from = x + x_at + o * x_o;
+        __global const INDEX* at = index + i_at + o * i_o + k * i_k;
+        __global U* to = out + r * cols;
+        if (++k == count) { k = 0; o++; }
+        if (i_c == 0) {
+            const INDEX v = *at;
+            if (v < 0 || v >= n) {
+                bad_index(flag, code, v, n);
+                for (I c = c0; c < c1; c++) to[c] = (U)(0);
+                continue;
+            }
+            from += (I)v * x_n;
+            if (x_c == 1)
+                for (I c = c0; c < c1; c++) to[c] = from[c];
+            else
+                for (I c = c0; c < c1; c++) to[c] = from[c * x_c];
+        } else {
+            for (I c = c0; c < c1; c++) {
+                const INDEX v = at[c * i_c];
+                const bool good = v >= 0 && v < n;
+                if (good) to[c] = from[(I)v * x_n + c * x_c];
+                else { to[c] = (U)(0); bad_index(flag, code, v, n); }
+            }
+        }
+    }
+#else
+    const I e = get_global_id(0), r = e / cols, c = e - r * cols, o = r / count, k = r - o * count;
+    if (r >= rows) return;
+    const INDEX v = index[i_at + o * i_o + k * i_k + c * i_c];
+    if (v >= 0 && v < n) out[e] = x[x_at + o * x_o + (I)v * x_n + c * x_c];
+    else { out[e] = (U)(0); bad_index(flag, code, v, n); }
+#endif
+}
+
+#elif FORM == 1
+__kernel void one_hot(__global const INDEX* restrict index, __global U* restrict out, __global int* flag,
+                      I i_at, I n, I rows, I step, U one, int code) {
+    I r = (I)get_global_id(0) * step;
+    for (const I end = LEAST(r + step, rows); r < end; r++) {
+        const INDEX v = index[i_at + r];
+        if (v >= 0 && v < n) out[r * n + (I)v] = one;
+        else bad_index(flag, code, v, n);
+    }
+}
+
+#else
+__kernel void select_marked(__global const U* restrict x, __global const uchar* restrict mask,
+                            __global const INDEX* restrict place, __global U* restrict out, I x_at, I m_at, I size,
+                            I step) {
+    I i = (I)get_global_id(0) * step;
+    for (const I end = LEAST(i + step, size); i < end; i++)
+        if (mask[m_at + i]) out[place[i] - 1] = x[x_at + i];
+}
+#endif

@@ -1,0 +1,12 @@
+// index.cl: what kernels that follow indices share. A bad index is reported once, and nothing is read or written by it.
+#define LEAST(a, b) ((a) < (b) ? (a) : (b))
+
+static inline void bad_index(__global int* flag, int code, long value, long limit) {
+    if (atomic_cmpxchg(flag, 0, 2) == 0) {
+        flag[1] = code;
+        flag[2] = (int)value;
+        flag[3] = (int)limit;
+        flag[4] = (int)(value >> 32);
+        flag[5] = (int)(limit >> 32);
+    }
+}

@@ -1,0 +1,128 @@
+"""Sorting along an axis: stable, NaN last in either direction, -0 equal to 0. The order is found, values follow it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.backend import cpu
+from netcl.core.backend.opencl import launch
+from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_float
+from netcl.core.errors import ShapeError
+from netcl.core.memory import empty_buffer
+from netcl.core.profile import DeviceProfile, profile_of
+from netcl.core.tensor import Tensor, allocate
+from netcl.ops import sources
+from netcl.ops.chain import GROUP
+from netcl.ops.indexing import gather
+from netcl.runtime.cache import get_kernel
+
+LONGEST = 1 << 29  # of a row: positions inside it are 32-bit
+_ROWS = (None, None, None, INT64, INT64, INT64, INT64, INT32, INT32)
+_PAIRS = (None, None, INT64, INT64, INT64, INT64, INT32, INT32, INT32)
+_BLOCK = (None, None, INT64, *[INT32] * 5)
+_EXCHANGE = (None, INT64, INT32, INT32, INT32)
+
+
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
+    axis = layout.as_axis("argsort", axis, x.ndim)
+    if x.backend == "cpu":
+        return cpu.compute(_numpy_order, x, axis=axis, descending=descending)  # type: ignore[no-any-return]
+    if x.size == 0:
+        return allocate(x.queue, x.shape, INT64)
+    if x.shape[axis] > LONGEST:
+        raise ShapeError(f"sort: expected at most {LONGEST} elements along axis {axis}, got shape {x.shape}.")
+    others = [a for a in range(x.ndim) if a != axis]
+    lengths = tuple(x.shape[a] for a in others)
+    order = order_of_rows(x.permute(*others, axis).reshape(-1, x.shape[axis]), descending)
+    back = [*range(axis), x.ndim - 1, *range(axis, x.ndim - 1)]
+    return order.reshape(*lengths, x.shape[axis]).permute(*back)
+
+
+def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """`x` sorted along `axis`, NaN last in either direction."""
+    return gather(x, argsort(x, axis, descending), axis)
+
+
+def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The `k` largest (or smallest) elements along `axis` in order, and their positions (int64).
+
+    Of equal elements the first come first; NaN counts as neither large nor small and comes last. Raises ShapeError for
+    k outside [0, length].
+    """
+    axis = layout.as_axis("topk", axis, x.ndim)
+    if not 0 <= k <= x.shape[axis]:
+        raise ShapeError(f"topk: expected k in [0, {x.shape[axis]}] for axis {axis} of {x.shape}, got {k}.")
+    places = argsort(x, axis, descending=largest)[(slice(None),) * axis + (slice(k),)]
+    return gather(x, places, axis), places.contiguous()
+
+
+def _numpy_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    if descending:
+        x = -x if is_float(x.dtype) else ~x  # NaN stays last; ~ reverses integers without overflow
+    return np.argsort(x, axis, kind="stable").astype(np.int64, copy=False)
+
+
+def order_of_rows(x: Tensor, descending: bool = False) -> Tensor:
+    """The stable order of each row of `x` (rows, n) on a device, as int64."""
+    queue, (rows, n) = x.queue, x.shape
+    profile = profile_of(queue)
+    order = allocate(queue, x.shape, INT64)
+    facts = (x.offset, *x.strides, rows, n, int(descending))
+    if profile.kind == "cpu":
+        items = min(rows, 4 * profile.compute_units)
+        kernel = get_kernel(queue, _source(x.dtype, "PLAIN"), "sort_rows", _ROWS, ("-w",))
+        scratch = empty_buffer(queue, items * 2 * n * _pair_size(x.dtype))
+        launch(kernel, queue, (items,), (1,), x.buffer, order.buffer, scratch, *facts)
+    else:
+        _bitonic(x, order, facts, profile)
+    return order
+
+
+def _bitonic(x: Tensor, order: Tensor, facts: tuple[int, ...], profile: DeviceProfile) -> None:
+    queue, (rows, n), size = x.queue, x.shape, _pair_size(x.dtype)
+    group = 1 << min(GROUP, profile.max_work_group, profile.local_mem // (8 * size)).bit_length() - 1
+    block, padded = 4 * group, 1 << max(n - 1, 1).bit_length()
+    total = -(-rows * padded // block) * block
+    network = sources.load("sort.cl", WG=group, **_key(x.dtype))
+    sort_block = get_kernel(queue, network, "sort_block", _BLOCK, ("-w",))
+    exchange = get_kernel(queue, network, "exchange", _EXCHANGE, ("-w",))
+    pairs = empty_buffer(queue, total * size)
+    make = get_kernel(queue, _source(x.dtype, "PAIRS"), "make_pairs", _PAIRS, ("-w",))
+    launch(make, queue, (total,), (group,), x.buffer, pairs, *facts, padded)
+
+    def blocks(first: int, last: int) -> None:
+        stages = (padded, first, last, int(last == padded))
+        launch(sort_block, queue, (total // 4,), (group,), pairs, order.buffer, rows, n, *stages)
+
+    blocks(2, min(padded, block))
+    stage = 2 * block
+    while stage <= padded:
+        reach = stage // 2
+        while reach >= block:
+            launch(exchange, queue, (total // 2,), (group,), pairs, total // 2, padded, stage, reach)
+            reach //= 2
+        blocks(stage, stage)
+        stage *= 2
+
+
+def _pair_size(dtype: DType) -> int:
+    return 8 if dtype.itemsize < 8 else 16
+
+
+def _key(dtype: DType) -> dict[str, Any]:
+    return {"KEY": "ulong", "WIDE": 1} if dtype.itemsize == 8 else {"KEY": "uint"}
+
+
+@cache
+def _source(dtype: DType, form: str) -> str:
+    """The program that reads values: PLAIN sorts them, PAIRS makes pairs of them."""
+    floating, key = is_float(dtype), _key(dtype)
+    # small integers are widened before they become keys
+    compute = C_NAME[compute_dtype(dtype)] if floating or dtype.itemsize == 8 else "int"
+    more = {"FLOATING": int(floating), "AS_KEY": f"as_{key['KEY']}", form: 1}
+    return sources.load("sort.cl", S=C_NAME[dtype], T=compute, **key, **more)

@@ -1,0 +1,86 @@
+"""Ranges, identity, grids and triangles against NumPy on every backend."""
+
+import numpy as np
+import pytest
+from families import FAMILIES, queue_of
+
+from netcl import ops
+from netcl.core.errors import DeviceError, DTypeError, ShapeError
+from netcl.core.tensor import Tensor
+
+
+@pytest.fixture(params=FAMILIES)
+def queue(request):
+    return queue_of(request.param)
+
+
+def same(tensor, array):
+    assert tensor.shape == array.shape and tensor.dtype == array.dtype
+    assert np.array_equal(tensor.to_host(), array)
+
+
+def test_arange(queue):
+    for arguments in [(5,), (0,), (-3,), (2, 9), (2, 9, 3), (2, 8, 3), (9, 2, -2), (5, 5), (1 << 40, (1 << 40) + 3)]:
+        same(ops.arange(queue, *arguments), np.arange(*arguments))
+    for arguments in [(0.0, 1.0, 0.125), (1, 0, -0.25), (2.5,)]:
+        same(ops.arange(queue, *arguments), np.arange(*arguments).astype(np.float32))
+    same(ops.arange(queue, 100003, dtype="int32"), np.arange(100003, dtype=np.int32))
+    same(ops.arange(queue, 9, dtype="float16"), np.arange(9, dtype=np.float16))
+    with pytest.raises(ValueError, match="step other than 0"):
+        ops.arange(queue, 0, 1, 0)
+    with pytest.raises(DTypeError, match="got bool"):
+        ops.arange(queue, 2, dtype="bool")
+
+
+def test_linspace(queue):
+    for arguments in [(0, 1, 7), (-3, 5, 100), (2, 2, 3), (1, 0, 1), (0, 1, 0), (0, 1e6, 70001)]:
+        same(ops.linspace(queue, *arguments), np.linspace(*arguments).astype(np.float32))
+    same(ops.linspace(queue, 0, 1, 5, endpoint=False), np.linspace(0, 1, 5, endpoint=False, dtype=np.float32))
+    same(ops.linspace(queue, 0, 0.3, 11, dtype="float64"), np.linspace(0, 0.3, 11))
+    with pytest.raises(ShapeError, match="at least 0"):
+        ops.linspace(queue, 0, 1, -1)
+    with pytest.raises(DTypeError, match="floating dtype"):
+        ops.linspace(queue, 0, 1, 3, dtype="int32")
+
+
+def test_eye(queue):
+    for n, m, k in [(3, None, 0), (3, 5, 1), (5, 3, -2), (2, 2, 7), (4, 4, -9), (0, 3, 0), (3, 4, 3)]:
+        same(ops.eye(queue, n, m, k), np.eye(n, m, k, dtype=np.float32))
+    same(ops.eye(queue, 3, dtype="bool"), np.eye(3, dtype=bool))
+
+
+def test_triangles(queue):
+    x = np.random.default_rng(0).standard_normal((3, 9, 70)).astype(np.float32)
+    x[0, 0, 69] = np.nan
+    x[:, 8, 0] = np.inf
+    t = Tensor.from_host(queue, x)
+    for view, array in [
+        (t, x),
+        (t.transpose(1, 2), x.swapaxes(1, 2)),
+        (t[1:, ::-1, 1::3], x[1:, ::-1, 1::3]),
+        (t[0], x[0]),
+    ]:
+        for k in (-80, -3, 0, 2, 80):
+            assert np.array_equal(ops.tril(view, k).to_host(), np.tril(array, k), equal_nan=True)
+            assert np.array_equal(ops.triu(view, k).to_host(), np.triu(array, k), equal_nan=True)
+    same(ops.tril(Tensor.ones(queue, (4, 4), "bool")), np.tril(np.ones((4, 4), bool)))
+    same(ops.triu(t[:, :0]), x[:, :0])
+    with pytest.raises(ShapeError, match="matrices"):
+        ops.tril(t[0, 0])
+
+
+def test_meshgrid(queue):
+    a, b, c = (np.arange(n, dtype=np.int32) for n in (3, 4, 2))
+    tensors = [Tensor.from_host(queue, v) for v in (a, b, c)]
+    for indexing in ("ij", "xy"):
+        for ours, theirs in zip(
+            ops.meshgrid(*tensors, indexing=indexing), np.meshgrid(a, b, c, indexing=indexing), strict=True
+        ):
+            same(ours, theirs)
+    same(ops.meshgrid(tensors[0], tensors[1][:0])[0], np.empty((3, 0), np.int32))
+    with pytest.raises(ShapeError, match="one axis"):
+        ops.meshgrid(tensors[0].unsqueeze(0))
+    with pytest.raises(ValueError, match="indexing"):
+        ops.meshgrid(tensors[0], indexing="yx")
+    with pytest.raises(DeviceError, match="one queue"):
+        ops.meshgrid(tensors[0], Tensor.zeros(next(queue_of(n) for n in FAMILIES if queue_of(n) is not queue), (2,)))
