@@ -20,7 +20,6 @@ from netcl.core.backend.opencl import arm_flag, flag_buffer, index_message, laun
 from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.profile import profile_of
-from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import reduction as reduction_ops
 from netcl.ops import sources
@@ -173,17 +172,8 @@ def arranged(
 
 
 def operands(z: Tensor, t: Tensor, weight: Tensor | None, labels: bool, compute: DType) -> list[Tensor]:
-    columns = [_columns(z.queue, z.shape[-1], compute)] if labels else []
+    columns = [reduction_ops.positions(z.queue, z.shape[-1], compute)] if labels else []
     return [z, t.unsqueeze(1) if labels else t, *columns, *([] if weight is None else [weight])]
-
-
-def _columns(queue: Any, n: int, compute: DType) -> Tensor:
-    """0 ... n-1 in the compute type (exact up to 2^24 classes), made once per queue."""
-    plans = state_of(queue).plans
-    key = ("columns", n, compute)
-    if key not in plans:
-        plans[key] = Tensor.from_host(queue, np.arange(n, dtype=compute))
-    return plans[key]  # type: ignore[no-any-return]
 
 
 def finish(

@@ -18,7 +18,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import Kernel, launch
-from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, is_float
+from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, compute_dtype, is_float
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
 from netcl.core.profile import DeviceProfile, profile_of
@@ -41,6 +41,7 @@ from netcl.ops.chain import (
 )
 from netcl.runtime.cache import get_kernel
 
+Axis = int | Sequence[int] | None
 FOLDS = {"sum": (0.0, "add"), "prod": (1.0, "mul"), "max": (-math.inf, "maximum"), "min": (math.inf, "minimum")}
 FINALS = {"": "{}", "mean": "DIV({}, (T)(s_final))", "root": "f_sqrt(DIV({}, (T)(s_final)))"}
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -98,46 +99,80 @@ class Stage(NamedTuple):
     dtype: DType
 
 
-def fold(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axes: Shape, compute: DType, dtype: DType,
-    scalars: Sequence[Any] = (), final: str = "", divisor: float = 1.0,
-) -> Tensor:  # fmt: skip
-    """Fold `chain` over `axes` (sorted, not empty axes) of the tensors broadcast together; the axes are left out.
+class Plan(NamedTuple):
+    """The launches of a fold (none when there is nothing to fold: then the result is `fill`) and the result's shape."""
 
-    `final` is applied to each result: "mean" divides by `divisor`, "root" takes the square root of that. Chains may
-    read `pos`, the row-major position along the reduced axes (not on NumPy).
+    stages: tuple[Stage, ...]
+    shape: Shape
+    fill: float
+
+
+def fold_chain(
+    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtype: DType, final: str = "",
+    divisor: float = 1.0, scalars: Sequence[Any] = (), compute: DType | None = None,
+) -> Tensor:  # fmt: skip
+    """Fold an elementwise chain of tensors (broadcast together) over `axis`: one launch, or two for long folds.
+
+    op: a key of FOLDS. final: "mean" divides each result by `divisor`, "root" takes the square root of that. Chains may
+    read `pos`, the row-major position among the folded (not on NumPy). A full fold without `keepdims` has shape (1,).
     """
     queue = tensors[0].queue
     if len(tensors) > 1:
         same_queue(chain.name, *tensors)
     if isinstance(queue, CPUQueue):
-        return _on_numpy(chain, op, tensors, axes, compute, dtype, tuple(scalars), final, divisor)
-    layouts = tuple((t.shape, t.strides, t.dtype, t.offset >= 1 << 30) for t in tensors)
-    key = (chain, op, axes, compute, dtype, final, layouts)
+        return _on_numpy(chain, op, tensors, axis, keepdims, dtype, tuple(scalars), final, divisor, compute)
+    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset >= 1 << 29) for t in tensors])
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    key = (chain, op, axis, keepdims, dtype, final, compute, layouts)
     plans = queue.netcl_state.plans
-    stages = plans.get(key)
-    if stages is None:
+    plan = plans.get(key)
+    if plan is None:
         if len(plans) > PLANS:
             plans.clear()
-        stages = plans[key] = _plan(chain, op, tensors, axes, compute, dtype, final, queue)
+        plan = plans[key] = _plan(chain, op, tensors, axis, keepdims, dtype, final, compute)
+    if not plan.stages:
+        return Tensor.full(queue, plan.shape, plan.fill, dtype)
     operands: Sequence[Tensor] = tensors
-    numbers = [*scalars, *([divisor] if final and len(stages) == 1 else [])]
-    for i, stage in enumerate(stages):
+    numbers, last = [*scalars], len(plan.stages) - 1
+    for i, stage in enumerate(plan.stages):
         out = allocate(queue, stage.shape, stage.dtype)
         launch(
             stage.kernel, queue, stage.global_size, stage.local_size, *[t.buffer for t in operands], out.buffer,
-            *[t.offset for t in operands], *stage.constants, *numbers,
+            *[t.offset for t in operands], *stage.constants, *numbers, *([divisor] if final and i == last else []),
         )  # fmt: skip
-        operands, numbers = (out,), [divisor] if final and i + 2 == len(stages) else []
-    shape = layout.broadcast(chain.name, *(t.shape for t in tensors))
-    return operands[0].reshape(tuple(n for a, n in enumerate(shape) if a not in axes))
+        operands, numbers = (out,), []
+    return Tensor(out.buffer, plan.shape, layout.contiguous_strides(plan.shape), 0, dtype, queue)
+
+
+def _facts(
+    chain: Chain, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, compute: DType | None
+) -> tuple[Shape, Shape, Shape, DType]:
+    """Broadcast shape, axes to reduce, result shape, compute dtype."""
+    where = chain.name.removeprefix("netcl_")
+    shape = layout.broadcast(where, *(t.shape for t in tensors))
+    axes = layout.as_axes(where, axis, len(shape))
+    if keepdims:
+        result = tuple(1 if a in axes else n for a, n in enumerate(shape))
+    else:
+        result = tuple(n for a, n in enumerate(shape) if a not in axes) or (1,)
+    return shape, axes, result, compute or compute_dtype(np.result_type(*(t.dtype for t in tensors)))
+
+
+def _fill(op: str, final: str, dtype: DType) -> float:
+    """The result over no elements: of all (a min of truths) True, of any False."""
+    return math.nan if final else op == "min" if dtype == BOOL else FOLDS[op][0]
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------
 
 
-def _on_numpy(chain: Chain, op: str, tensors: Sequence[Tensor], axes: Shape, compute: DType, dtype: DType,
-              scalars: tuple[Any, ...], final: str, divisor: float) -> Tensor:  # fmt: skip
+def _on_numpy(
+    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtype: DType,
+    scalars: tuple[Any, ...], final: str, divisor: float, compute: DType | None,
+) -> Tensor:  # fmt: skip
+    shape, axes, result_shape, compute = _facts(chain, tensors, axis, keepdims, compute)
+    if layout.size_of(shape) == 0:
+        return Tensor.full(tensors[0].queue, result_shape, _fill(op, final, dtype), dtype)
     fn = chain.python(compute, (compute,))
 
     def fold_array(*arrays: np.ndarray, scalars: tuple[Any, ...]) -> np.ndarray:
@@ -146,7 +181,7 @@ def _on_numpy(chain: Chain, op: str, tensors: Sequence[Tensor], axes: Shape, com
         if final:
             total = total / divisor
             total = np.sqrt(total) if final == "root" else total
-        return np.asarray(total).astype(dtype, copy=False)
+        return np.asarray(total).astype(dtype, copy=False).reshape(result_shape)
 
     result: Tensor = cpu.compute(fold_array, *tensors, scalars=scalars)
     return result
@@ -223,16 +258,21 @@ def _split_gpu(by_rows: bool, rows: int, outer: int, n: int, items: int, group: 
     if by_rows:
         lanes = min(group, _power_of_two(-(-outer * wide // 2)))
         groups = -(-rows * lanes // group)
-        parts = max(1, min(-(-outer * n // 8192), -(-2 * items // groups)))
+        parts = _parts_gpu(groups, items, outer * n // 8192)
         ostep, istep, iparts = _cut(outer, n, parts, 4)
         parts = -(-outer // ostep) * iparts
         return Split(lanes, ostep, istep, iparts, parts), (groups * parts * group,)
     across = min(32, group, _power_of_two(wide))
     groups = -(-wide // across) * rows
-    parts = max(1, min(-(-outer // (8 * (group // across))), -(-2 * items // groups)))
+    parts = _parts_gpu(groups, items, outer // (8 * (group // across)))
     ostep = -(-outer // parts)
     parts = -(-outer // ostep)
     return Split(across, ostep, n, 1, parts), (groups * parts * group,)
+
+
+def _parts_gpu(groups: int, items: int, most: int) -> int:
+    """Into how many parts: one where each unit has two groups, since a second launch costs more than it spreads."""
+    return 1 if groups >= items // 2 else max(1, min(most, -(-2 * items // groups)))
 
 
 def _cut(outer: int, n: int, parts: int, multiple: int) -> tuple[int, int, int]:
@@ -252,10 +292,30 @@ def _power_of_two(n: int) -> int:
 
 
 def _plan(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axes: Shape, compute: DType, dtype: DType, final: str, queue: Any
+    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtype: DType, final: str,
+    compute: DType | None,
+) -> Plan:  # fmt: skip
+    shape, axes, result, compute = _facts(chain, tensors, axis, keepdims, compute)
+    if layout.size_of(shape) == 0:
+        return Plan((), result, _fill(op, final, dtype))
+    if not axes:  # nothing to fold: the chain alone, over an axis of length one
+        tensors = [t._view((1, *shape), (0, *layout.expand_strides(t.shape, t.strides, shape))) for t in tensors]
+        shape, axes = (1, *shape), (0,)
+    return Plan(tuple(_stages(chain, op, tensors, shape, axes, compute, dtype, final)), result, 0.0)
+
+
+def _stages(
+    chain: Chain,
+    op: str,
+    tensors: Sequence[Tensor],
+    shape: Shape,
+    axes: Shape,
+    compute: DType,
+    dtype: DType,
+    final: str,
 ) -> list[Stage]:
     """The launches of a fold: one, or more when it is cut into parts."""
-    shape = layout.broadcast(chain.name, *(t.shape for t in tensors))
+    queue = tensors[0].queue
     ordered = any("pos" in args for _, _, args in chain.lines)
     walk = _axes(tensors, shape, axes, ordered)
     profile = profile_of(queue)
@@ -280,7 +340,7 @@ def _plan(
     if not more:
         return [stage]
     parts = Tensor(None, partial, layout.contiguous_strides(partial), 0, compute, queue)
-    return [stage, *_plan(IDENTITY, op, (parts,), (1,), compute, dtype, final, queue)]
+    return [stage, *_stages(IDENTITY, op, (parts,), partial, (1,), compute, dtype, final)]
 
 
 # -- the program -------------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def _value_and_mean(name: str, operands: Sequence[Operand], reduction: str, attr
     if reduction not in REDUCTIONS or (reduction == "batchmean" and not name.startswith("kl_div")):
         raise ValueError(f"{name}: expected reduction 'mean', 'sum' or 'none', got {reduction!r}.")
     tensors = [x for x in operands if isinstance(x, Tensor)]
-    dtype = _dtype(name, tensors)
+    dtype = _dtype(name, *[t.dtype for t in tensors])
     chain = _forward(name, tuple(isinstance(x, Tensor) for x in operands))
     numbers = [*(float(x) for x in operands if not isinstance(x, Tensor)), *attrs]
     shape = layout.broadcast(name, *(t.shape for t in tensors))
@@ -84,11 +84,12 @@ def _divisor(shape: layout.Shape, reduction: str) -> float:
     return layout.size_of(shape) if reduction == "mean" else 1
 
 
-def _dtype(name: str, tensors: Sequence[Tensor]) -> DType:
+@lru_cache(maxsize=256)
+def _dtype(name: str, *dtypes: DType) -> DType:
     """The promoted dtype of the floating tensors; whole-number targets take part as they are."""
-    if not is_float(tensors[0].dtype):
-        raise DTypeError(f"{name}: expected a floating prediction, got {tensors[0].dtype}.")
-    return np.result_type(*[t.dtype for t in tensors if is_float(t.dtype)])
+    if not is_float(dtypes[0]):
+        raise DTypeError(f"{name}: expected a floating prediction, got {dtypes[0]}.")
+    return np.result_type(*[d for d in dtypes if is_float(d)])
 
 
 @lru_cache(maxsize=256)
@@ -129,7 +130,7 @@ def loss_grad(
     numbers = [float(x) for x in operands if not isinstance(x, Tensor)]
     scale = 1.0 / max(_divisor(shape, reduction), 1)
     dtypes = tuple(operands[i].dtype for i in wanted)  # type: ignore[union-attr]
-    compute = compute_dtype(_dtype(name, tensors))
+    compute = compute_dtype(_dtype(name, *[t.dtype for t in tensors]))
     found = run(chain, compute, dtypes, (g, *tensors), [*numbers, scale, *(attrs[a] for a in row.attrs)])
     for i, dx in zip(wanted, found, strict=True):
         result[i] = dx

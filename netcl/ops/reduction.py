@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,16 @@ from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
+from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.chain import Chain, run
-from netcl.ops.fold import FOLDS, IDENTITY, fold
+from netcl.ops.fold import FOLDS, IDENTITY, Axis, fold_chain
+from netcl.ops.formula import formula
+from netcl.ops.rows import run_rows
 
-Axis = int | Sequence[int] | None
 EXACT = 1 << 24  # positions up to here are exact in float32
+SHORT, LONG = 1 << 12, 1 << 15  # elements of a row that few work-items, and that one group, may take on
 
 dialect.define_function("DEVIATION", ("a", "m"), "(a - m) * (a - m)")
 dialect.define_function("FINITE_PART", ("m",), "where(m - m == 0, m, where(m == m, 0, m))")
@@ -79,42 +84,19 @@ def map_chain(name: str | None) -> Chain:
 # -- the shared path ---------------------------------------------------------------------------------------------------
 
 
-def _count(shape: Shape, axes: Shape) -> int:
-    return layout.size_of(tuple(shape[a] for a in axes))
+def _count(shape: Shape, axis: Axis) -> int:
+    """Elements that one result is made of."""
+    return _count_of(shape, tuple(axis) if isinstance(axis, list) else axis)
 
 
-def _shaped(y: Tensor, shape: Shape, axes: Shape, keepdims: bool) -> Tensor:
-    """`y`, whose reduced axes are gone, as the caller wants it."""
-    if keepdims:
-        return y.reshape(tuple(1 if a in axes else n for a, n in enumerate(shape)))
-    return y if y.shape else y.reshape(1)
+@lru_cache(maxsize=4096)
+def _count_of(shape: Shape, axis: Axis) -> int:
+    return layout.size_of(tuple(shape[a] for a in layout.as_axes("reduction", axis, len(shape))))
 
 
 def _kept(y: Tensor, shape: Shape, axes: Shape) -> Tensor:
     """A result with its reduced axes back as ones, so that it broadcasts against the input."""
     return y.reshape(tuple(1 if a in axes else n for a, n in enumerate(shape)))
-
-
-def fold_chain(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtype: DType, final: str = "",
-    divisor: float = 1.0, scalars: Sequence[Any] = (), compute: DType | None = None,
-) -> Tensor:  # fmt: skip
-    """Fold an elementwise chain of tensors (broadcast together) over `axis`: one launch, or two for long folds.
-
-    op: "sum", "prod", "max" or "min". final: "mean" divides by `divisor`, "root" also takes the square root.
-    """
-    shape = layout.broadcast(op, *(t.shape for t in tensors))
-    axes = layout.as_axes(op, axis, len(shape))
-    compute = compute or compute_dtype(np.result_type(*(t.dtype for t in tensors)))
-    kept = tuple(n for a, n in enumerate(shape) if a not in axes)
-    if layout.size_of(shape) == 0:
-        init = FOLDS[op][0]
-        init = np.nan if final else init
-        return _shaped(Tensor.full(tensors[0].queue, kept, init, dtype), shape, axes, keepdims)
-    if not axes:  # nothing to fold: the chain alone
-        tensors, axes = [t.reshape((1,) * (1 + len(shape) - t.ndim) + t.shape) for t in tensors], (0,)
-        keepdims = False
-    return _shaped(fold(chain, op, tensors, axes, compute, dtype, scalars, final, divisor), shape, axes, keepdims)
 
 
 def reduce(x: Tensor, op: str, axis: Axis = None, keepdims: bool = False, map: str | None = None) -> Tensor:
@@ -136,7 +118,7 @@ def reduce(x: Tensor, op: str, axis: Axis = None, keepdims: bool = False, map: s
 
 
 def _refuse_empty(op: str, x: Tensor, axis: Axis) -> None:
-    if _count(x.shape, layout.as_axes(op, axis, x.ndim)) == 0:
+    if _count(x.shape, axis) == 0:
         raise ShapeError(f"{op}: expected at least one element along axis {axis}, got shape {x.shape}.")
 
 
@@ -148,6 +130,49 @@ def _float_for(queue: Any) -> DType:
 
 def _as_float(x: Tensor) -> Tensor:
     return x if is_float(x.dtype) else x.astype(_float_for(x.queue))
+
+
+# -- rows: several reductions of short trailing axes in one launch ----------------------------------------------------
+
+
+_ROWS: dict[str, tuple[str, ...]] = {
+    "var": ("m = DIV(SUM(x), n)", "y = DIV(SUM(DEVIATION(x, m)), d)"),
+    "std": ("m = DIV(SUM(x), n)", "y = SQRT(DIV(SUM(DEVIATION(x, m)), d))"),
+    "logsumexp": ("m = MAX(x)", "y = LOG_ABOVE(SUM(EXP_BELOW(x, m)), m)"),
+    "argmax": ("m = MAX(x)", "y = MIN(PLACE(x, m, p, n))"),
+    "argmin": ("m = MIN(x)", "y = MIN(PLACE(x, m, p, n))"),
+}
+
+
+@lru_cache(maxsize=256)
+def _row_chain(name: str, axes: int, keepdims: bool) -> Chain:
+    inputs = ("x", "p") if name.startswith("arg") else ("x",)
+    scalars = ("d",) if name in ("var", "std") else ()
+    chain = formula(name, inputs, *_ROWS[name], kinds=("keep" if keepdims else "drop",), scalars=scalars)
+    return replace(chain, axes=axes)
+
+
+def _row_axes(x: Tensor, axis: Axis) -> int:
+    """How many trailing axes `axis` stands for if one work-item or group per row suits them, else 0."""
+    if x.backend == "cpu" or x.size == 0:
+        return 0
+    axes = layout.as_axes("reduction", axis, x.ndim)
+    k = len(axes)
+    if not k or axes[0] != x.ndim - k or not (x.is_contiguous or (k == 1 and x.strides[-1] == 1)):
+        return 0
+    cols = layout.size_of(x.shape[-k:])
+    busy = x.size // cols >= profile_of(x.queue).compute_units // 2 or cols <= SHORT
+    return k if busy and cols <= LONG else 0
+
+
+def positions(queue: Any, n: int, dtype: DType) -> Tensor:
+    """0 ... n-1, made once per queue."""
+    plans = state_of(queue).plans
+    key = ("positions", n, dtype)
+    if key not in plans:
+        plans[key] = Tensor.from_host(queue, np.arange(n, dtype=dtype))
+    found: Tensor = plans[key]
+    return found
 
 
 # -- the ops -----------------------------------------------------------------------------------------------------------
@@ -175,7 +200,7 @@ def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """sum / count over `axis`; NaN over no elements. Integers and booleans give floats."""
-    n = _count(x.shape, layout.as_axes("mean", axis, x.ndim))
+    n = _count(x.shape, axis)
     if not is_float(x.dtype):
         total = sum(x, axis, keepdims)
         return elementwise.div(total.astype(_float_for(x.queue)), n)
@@ -194,34 +219,31 @@ def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
 
 def _spread(x: Tensor, axis: Axis, keepdims: bool, correction: float, final: str) -> Tensor:
     x = _as_float(x)
-    n = _count(x.shape, layout.as_axes("var", axis, x.ndim))
-    middle = _center(x, axis)
-    return fold_chain(_DEVIATION, "sum", (x, middle), axis, keepdims, x.dtype, final, builtins.max(n - correction, 0))
+    divisor = builtins.max(_count(x.shape, axis) - correction, 0)
+    k = _row_axes(x, axis)
+    if k:
+        chain = _row_chain("std" if final == "root" else "var", k, keepdims)
+        return run_rows(chain, compute_dtype(x.dtype), (x.dtype,), (x,), (divisor,))[0]
+    return fold_chain(_DEVIATION, "sum", (x, _center(x, axis)), axis, keepdims, x.dtype, final, divisor)
 
 
 def _center(x: Tensor, axis: Axis) -> Tensor:
     """The mean in the compute type, with its axes kept."""
-    n = _count(x.shape, layout.as_axes("mean", axis, x.ndim))
+    n = _count(x.shape, axis)
     return fold_chain(IDENTITY, "sum", (x,), axis, True, compute_dtype(x.dtype), "mean", n)
 
 
 def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element over `axis` is not zero (NaN is not zero); bool."""
-    return fold_chain(_TRUTH, "max", (x,), axis, keepdims, BOOL) if x.size else _constant(x, axis, keepdims, False)
+    return fold_chain(_TRUTH, "max", (x,), axis, keepdims, BOOL)
 
 
 def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether every element over `axis` is not zero; bool."""
-    return fold_chain(_TRUTH, "min", (x,), axis, keepdims, BOOL) if x.size else _constant(x, axis, keepdims, True)
+    return fold_chain(_TRUTH, "min", (x,), axis, keepdims, BOOL)
 
 
 _TRUTH = Chain("netcl_truth", ("v0",), (), (("y", "NE", ("v0", "0")),), ("y",))
-
-
-def _constant(x: Tensor, axis: Axis, keepdims: bool, value: Any, dtype: DType = BOOL) -> Tensor:
-    axes = layout.as_axes("reduce", axis, x.ndim)
-    kept = tuple(n for a, n in enumerate(x.shape) if a not in axes)
-    return _shaped(Tensor.full(x.queue, kept, value, dtype), x.shape, axes, keepdims)
 
 
 def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -239,34 +261,44 @@ def _extreme_place(x: Tensor, op: str, axis: int | None, keepdims: bool) -> Tens
     if axis is not None:
         axis = layout.as_axis(f"arg{op}", axis, x.ndim)
     if x.backend == "cpu":
-        axes = layout.as_axes(f"arg{op}", axis, x.ndim)
-        return _shaped(cpu.compute(_numpy_place, x, op=op, axis=axis), x.shape, axes, keepdims)
-    n = _count(x.shape, layout.as_axes(f"arg{op}", axis, x.ndim))
-    best = reduce(x, op, axis, True)
+        result: Tensor = cpu.compute(_numpy_place, x, op=op, axis=axis, keepdims=keepdims)
+        return result
+    n = _count(x.shape, axis)
     compute = compute_dtype(x.dtype) if is_float(x.dtype) else INT64
     if compute == FLOAT32 and n > EXACT:
         compute = _float_for(x.queue)
         if compute == FLOAT32:
-            raise ShapeError(
-                f"arg{op}: expected at most {EXACT} elements without double precision, got {n}; split them."
-            )
+            raise ShapeError(f"arg{op}: expected at most {EXACT} elements where there is no float64, got {n}.")
+    k = _row_axes(x, axis) if is_float(x.dtype) else 0
+    if k:
+        places = positions(x.queue, n, compute).reshape(x.shape[-k:])
+        return run_rows(_row_chain(f"arg{op}", k, keepdims), compute, (INT64,), (x, places))[0]
+    best = reduce(x, op, axis, True)
     return fold_chain(_PLACE, "min", (x, best), axis, keepdims, INT64, scalars=(n,), compute=compute)
 
 
-def _numpy_place(a: np.ndarray, op: str, axis: int | None) -> np.ndarray:
-    return np.asarray(np.argmax(a, axis) if op == "max" else np.argmin(a, axis), np.int64)
+def _numpy_place(a: np.ndarray, op: str, axis: int | None, keepdims: bool) -> np.ndarray:
+    found = np.argmax(a, axis, keepdims=keepdims) if op == "max" else np.argmin(a, axis, keepdims=keepdims)
+    return np.asarray(found, np.int64).reshape(np.shape(found) or (1,))
 
 
 def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over `axis` without overflow. All -inf (or nothing) gives -inf, any +inf gives +inf."""
     x = _as_float(x)
-    if _count(x.shape, layout.as_axes("logsumexp", axis, x.ndim)) == 0:
-        return _constant(x, axis, keepdims, -np.inf, x.dtype)
+    compute, k = compute_dtype(x.dtype), _row_axes(x, axis)
+    if k:
+        return run_rows(_row_chain("logsumexp", k, keepdims), compute, (x.dtype,), (x,))[0]
+    if _count(x.shape, axis) == 0:
+        return fold_chain(IDENTITY, "max", (x,), axis, keepdims, x.dtype)
     best = reduce(x, "max", axis, True)
-    total = fold_chain(_EXP_BELOW, "sum", (x, best), axis, True, compute_dtype(x.dtype))
-    y = run(_LOG_ABOVE, compute_dtype(x.dtype), (x.dtype,), (total, best))[0]
-    axes = layout.as_axes("logsumexp", axis, x.ndim)
-    return y if keepdims else _shaped(y.squeeze(axes), x.shape, axes, False)
+    total = fold_chain(_EXP_BELOW, "sum", (x, best), axis, True, compute)
+    y = run(_LOG_ABOVE, compute, (x.dtype,), (total, best))[0]
+    return y if keepdims else y.reshape(_dropped(x.shape, axis))
+
+
+def _dropped(shape: Shape, axis: Axis) -> Shape:
+    axes = layout.as_axes("reduction", axis, len(shape))
+    return tuple(n for a, n in enumerate(shape) if a not in axes) or (1,)
 
 
 def norm(x: Tensor, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -317,14 +349,14 @@ def prod_grad(g: Tensor, x: Tensor, axis: Axis = None) -> Tensor:
 
 def var_grad(g: Tensor, x: Tensor, axis: Axis = None, correction: float = 0) -> Tensor:
     """Gradient of var: g * 2 (x - mean) / (n - correction)."""
-    n = _count(x.shape, layout.as_axes("var", axis, x.ndim))
+    n = _count(x.shape, axis)
     scale = 2.0 / (n - correction) if n > correction else float("nan")
     return _grad(_VAR_GRAD, g, (x, _center(x, axis)), axis, x.shape, (scale,))
 
 
 def std_grad(g: Tensor, x: Tensor, y: Tensor, axis: Axis = None, correction: float = 0) -> Tensor:
     """Gradient of std: g * (x - mean) / (std * (n - correction)), 0 where std is 0."""
-    n = _count(x.shape, layout.as_axes("std", axis, x.ndim))
+    n = _count(x.shape, axis)
     scale = 1.0 / (n - correction) if n > correction else float("nan")
     return _grad(_STD_GRAD, g, (x, _center(x, axis), y), axis, x.shape, (scale,))
 
