@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netcl import ops
+from netcl.core.backend import opencl
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.ops import scan
@@ -279,3 +280,18 @@ def test_isin(queue):
     x = np.arange(30).reshape(5, 6)
     same(ops.isin(on(queue, x).T, on(queue, [[3, 29], [0, 77]])), np.isin(x.T, [3, 29, 0]))
     same(ops.isin(on(queue, x), on(queue, [], np.int64)), np.zeros((5, 6), bool))
+
+
+# -- nothing runs on the host ------------------------------------------------------------------------------------------
+
+
+def test_dev_16_no_op_goes_through_the_host(cl_queue, monkeypatch):
+    t, i, mask = on(cl_queue, X), on(cl_queue, [[0, 3], [4, 1]]), on(cl_queue, X > 0)
+    kinds = []
+    monkeypatch.setattr(opencl, "copy_hooks", [lambda kind, *_: kinds.append(kind)])
+    ops.gather(t, ops.argsort(t, 1), 1), ops.take(t, i), ops.embedding(t[0], i), ops.index_select(t, i[0])
+    ops.scatter_add(t, ops.argsort(t, 1), t, 1), ops.one_hot(i, 5), ops.isin(t, t[0]), ops.topk(t, 3)
+    ops.cumsum(t, 1), ops.tril(t), ops.arange(cl_queue, 9), ops.linspace(cl_queue, 0, 1, 9), ops.eye(cl_queue, 3)
+    assert set(kinds) <= {"copy", "fill"}
+    ops.masked_select(t, mask)  # reads the length of its result, and nothing else
+    assert [kind for kind in kinds if kind not in ("copy", "fill")] == ["read"]

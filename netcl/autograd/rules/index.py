@@ -10,16 +10,15 @@ from netcl.autograd.op import register_op
 from netcl.core import layout
 from netcl.core.dtypes import BOOL, INT64, as_dtype
 from netcl.core.tensor import Tensor
-from netcl.ops import create, elementwise, indexing, movement, scan, scatter
+from netcl.ops import create, elementwise, indexing, scan, scatter
 from netcl.ops.sort import argsort
 
 
 def _cumsum_grad(g: Tensor, y: Any, x: Any, axis: int | None = None) -> Tensor:
-    """A sum of what comes after: the running sum from the other end."""
-    if axis is None:
-        return movement.flip(scan.cumsum(movement.flip(g, 0), 0), 0).reshape(x.shape)
-    axis = layout.as_axis("cumsum", axis, g.ndim)
-    return movement.flip(scan.cumsum(movement.flip(g, axis), axis), axis)
+    """A sum of what comes after: the running sum from the other end, seen through reversed views."""
+    place = 0 if axis is None else layout.as_axis("cumsum", axis, g.ndim)
+    back = (slice(None),) * place + (slice(None, None, -1),)
+    return scan.cumsum(g[back], place)[back].reshape(x.shape)
 
 
 def _scatter_add_grad(

@@ -1,0 +1,98 @@
+"""Gradients through positions beyond finite differences: ties, NaN, exact sums, recorded steps, their bad indices."""
+
+import numpy as np
+import pytest
+
+import netcl.autograd as ag
+from netcl.autograd.step import CompiledStep
+from netcl.core.errors import IndexOutOfRange
+from netcl.core.tensor import Tensor
+
+
+def on(queue, array, dtype=np.float32):
+    return Tensor.from_host(queue, np.asarray(array, dtype))
+
+
+def gradient(fn, leaf, upstream=None):
+    leaf.grad = None
+    with ag.Tape() as tape:
+        y = fn(leaf)
+    tape.backward(y, upstream)
+    return leaf.grad.to_host()
+
+
+def test_ties_and_nan_keep_their_own_gradients(queue):
+    x = ag.tensor(on(queue, [3, 1, np.nan, 1, 2]), requires_grad=True)
+    g = on(queue, [10, 20, 30, 40, 50])
+    assert gradient(lambda x: ag.sort(x), x, g).tolist() == [40, 10, 50, 20, 30]
+    assert gradient(lambda x: ag.sort(x, descending=True), x, g).tolist() == [10, 30, 50, 40, 20]
+    assert gradient(lambda x: ag.topk(x, 2)[0], x, g[:2]).tolist() == [10, 0, 0, 0, 20]
+    assert gradient(lambda x: ag.topk(x, 2, largest=False)[0], x, g[:2]).tolist() == [0, 10, 0, 20, 0]
+
+
+def test_cumsum_gradient_sums_what_follows(queue):
+    x = ag.tensor(on(queue, np.zeros((2, 3))), requires_grad=True)
+    g = on(queue, [[1, 2, 3], [4, 5, 6]])
+    assert gradient(lambda x: ag.cumsum(x, 1), x, g).tolist() == [[6, 5, 3], [15, 11, 6]]
+    assert gradient(lambda x: ag.cumsum(x, 0), x, g).tolist() == [[5, 7, 9], [4, 5, 6]]
+    assert gradient(lambda x: ag.cumsum(x), x, g.reshape(6)).tolist() == [[21, 20, 18], [15, 11, 6]]
+
+
+def test_half_weights_get_half_gradients_summed_in_float(queue):
+    weight = ag.tensor(on(queue, np.ones((4, 2)), np.float16), requires_grad=True)
+    index = on(queue, [1] * 3000, np.int32)
+    found = gradient(lambda w: ag.embedding(w, index), weight, on(queue, np.full((3000, 2), 0.1), np.float16))
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, [[0, 0], [299.93] * 2, [0, 0], [0, 0]], rtol=1e-3)
+
+
+def test_emb_03_repeated_indices_add_exactly_and_alike(queue):
+    weight = ag.tensor(on(queue, np.ones((10, 8))), requires_grad=True)
+    index = on(queue, np.full(65536, 7), np.int64)
+    found = gradient(lambda w: ag.embedding(w, index), weight)
+    assert (found[7] == 65536.0).all() and np.count_nonzero(found) == 8
+    upstream = on(queue, np.repeat(1e-3 * np.arange(65536), 8).reshape(65536, 8))
+    runs = [gradient(lambda w: ag.embedding(w, index), weight, upstream) for _ in range(2)]
+    assert np.array_equal(*runs)
+
+
+def test_positions_may_come_from_the_graph(queue):
+    x = ag.tensor(on(queue, [[1, 5, 2], [7, 0, 3]]), requires_grad=True)
+    fn = lambda x: ag.sum(ag.square(ag.gather(x, ag.unsqueeze(ag.argmax(x, 1), 1), 1)))  # noqa: E731
+    assert gradient(fn, x).tolist() == [[0, 10, 0], [14, 0, 0]]
+    shifted = lambda x: ag.masked_select(x * 2.0, ag.gt(x, 2.0))  # noqa: E731
+    assert gradient(shifted, x).tolist() == [[0, 2, 0], [2, 0, 2]]
+
+
+def recorded(queue):
+    table = ag.Parameter(on(queue, np.arange(12).reshape(4, 3)))
+
+    @CompiledStep
+    def step(index):
+        table.grad = None
+        with ag.Tape() as tape:
+            loss = ag.sum(ag.square(ag.embedding(table, index)))
+        tape.backward(loss)
+        return loss, table.grad
+
+    return table, step
+
+
+def test_a_recorded_lookup_follows_its_indices(queue):
+    table, step = recorded(queue)
+    rows = table.to_host()
+    for index in ([0, 3], [1, 1], [2, 0]):
+        loss, grad = step(on(queue, index, np.int32))
+        want = np.zeros((4, 3), np.float32)
+        np.add.at(want, index, 2 * rows[index])
+        assert np.array_equal(grad.to_host(), want)
+        assert loss.item() == np.square(rows[index]).sum()
+
+
+@pytest.mark.parametrize("bad", [4, -1])
+def test_emb_01_a_bad_index_in_a_replay_is_refused(queue, bad):
+    _, step = recorded(queue)
+    for _ in range(2):
+        step(on(queue, [0, 3], np.int32))[0].to_host()
+    with pytest.raises(IndexOutOfRange, match=rf"embedding: expected indices in \[0, 4\), got {bad}\."):
+        step(on(queue, [0, bad], np.int32))[0].to_host()
