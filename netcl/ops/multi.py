@@ -105,6 +105,7 @@ class Form(NamedTuple):
     storage: DType
     slots: int
     plain: bool  # a CPU device
+    aligned: bool = False  # tensors start at whole vectors, as states always do: a GPU then loads them in one piece
 
     @property
     def element(self) -> str:
@@ -121,7 +122,8 @@ def _helpers(form: Form) -> str:
     """Loads and stores of whole and of partial vectors; partial loads fill with ones."""
     storage, width, element = C_NAME[form.storage], form.width, form.element
     size = 8 if element == "double" else 4
-    text = f"typedef {element}{width} U __attribute__((aligned({size})));\n"
+    text = f"typedef {element}{width} U{'' if form.aligned else f' __attribute__((aligned({size})))'};\n"
+    text += f"typedef {element}{width} V{f' __attribute__((aligned({size})))' if form.plain else ''};\n"
     if form.storage == FLOAT16:
         text += f"#define LOAD(q) vload_half{width}(0, q)\n#define STORE(q, x) vstore_half{width}_rte(x, 0, q)\n"
         one, put = "vload_half({j}, q)", "vstore_half_rte(x.s{j}, {j}, q)"
@@ -140,7 +142,7 @@ def _vector(body: Body, form: Form, full: bool) -> list[str]:
     """Load, compute and store one vector at `i`."""
     lines = [f"T {r} = " + (f"LOAD({r}_ + i);" if full else f"load_part({r}_ + i, n - i);") for r in body.reads]
     for s in body.states:
-        lines.append(f"T {s} = *(__global const U*)({s}_ + i);")
+        lines.append(f"T {s} = *(__global const V*)({s}_ + i);")
     if body.master:
         # where something else wrote the parameter, its value counts and not the copy
         lines += ["T stored = p;", "p = rounded(master) == stored ? master : stored;"]
@@ -157,7 +159,7 @@ def _vector(body: Body, form: Form, full: bool) -> list[str]:
         fold = dialect.to_c(body.combine, form.element)
         lines.append(f"{{ T a = total, b = {last}; total = {fold}; }}")
     for s in body.states:
-        lines.append(f"*(__global U*)({s}_ + i) = {'p' if s == 'master' else s};")
+        lines.append(f"*(__global V*)({s}_ + i) = {'p' if s == 'master' else s};")
     if body.writes:
         lines.append("STORE(p_ + i, p);" if full else "store_part(p_ + i, n - i, p);")
     return lines
@@ -220,9 +222,10 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
 # -- launching ---------------------------------------------------------------------------------------------------------
 
 
-def kernel_for(queue: Any, body: Body, dtype: DType, count: int) -> tuple[Kernel, int, bool]:
+def kernel_for(queue: Any, body: Body, dtype: DType, count: int, aligned: bool) -> tuple[Kernel, int, bool]:
     """The kernel of `body` for `count` tensors, how many it names, and whether it is of the CPU family."""
-    form = Form(dtype, next(n for n in SLOTS if n >= count), profile_of(queue).kind == "cpu")
+    plain = profile_of(queue).kind == "cpu"
+    form = Form(dtype, next(n for n in SLOTS if n >= count), plain, aligned and not plain)
     source, types = render(body, form)
     return get_kernel(queue, source, f"netcl_{body.name}", types, OPTIONS), form.slots, form.plain
 
@@ -246,7 +249,8 @@ def run(
     rows = table(queue, sizes, offsets, starts or (0,) * len(sizes))
     if not rows.chunks:
         return 0
-    kernel, named, plain = kernel_for(queue, body, first[0].dtype, len(sizes))
+    aligned = all(p % 4 == 0 and g % 4 == 0 for p, g in offsets)
+    kernel, named, plain = kernel_for(queue, body, first[0].dtype, len(sizes), aligned)
     buffers = [b for ts in arrays for b in _filled([t.buffer for t in ts], named)]
     size = rows.chunks if plain else rows.chunks * GROUP
     launch(kernel, queue, (size,), (1 if plain else GROUP,), *buffers, *[f.buffer for f in flats], rows.rows.buffer,
