@@ -7,6 +7,8 @@ from netcl.autograd.compiler import jit_compile as jit_compile
 from netcl.autograd.compiler import register_primitive as register_primitive
 from netcl.autograd.compiler import tracing_context as tracing_context
 from netcl.autograd.functional import *  # noqa: F403  (the ops; each subject lists its own)
+from netcl.autograd.gated import geglu as geglu
+from netcl.autograd.gated import swiglu as swiglu
 from netcl.autograd.gradcheck import gradcheck as gradcheck
 from netcl.autograd.node import Node as Node
 from netcl.autograd.node import Parameter as Parameter

@@ -161,7 +161,7 @@ class SwiGLU(Module):
         n = x.shape[-1] // 2
         if x.shape[-1] % 2:
             raise ShapeError(f"SwiGLU: expected an even last axis, got shape {x.shape}.")
-        return ag.mul(ag.silu(ag.getitem(x, (..., slice(0, n)))), ag.getitem(x, (..., slice(n, None))))
+        return ag.swiglu(ag.getitem(x, (..., slice(0, n))), ag.getitem(x, (..., slice(n, None))))
 
 
 class Softmax(Module):

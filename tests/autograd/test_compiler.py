@@ -235,6 +235,15 @@ def test_the_source_is_that_of_the_page(cl_queue):
         assert text in source
 
 
+@pytest.mark.parametrize(("name", "activation"), [("swiglu", ag.silu), ("geglu", ag.gelu)])
+def test_gated_activations_are_one_launch(cl_queue, launches, name, activation):
+    a, b = normal(64, 64), normal(64, 64)
+    agree(lambda x, y: activation(x) * y, cl_queue, a, b)
+    launches.clear()
+    gradients(getattr(ag, name), cl_queue, [a, b])
+    assert [n for n, _ in launches] == ["fused_0", "fused_0_backward"]
+
+
 def test_several_outputs_in_one_kernel(cl_queue, launches):
     fn = jit_compile(lambda x, y: {"a": ag.sin(x) * y, "b": [x - y, ag.exp(x)]})
     x, y = normal(64, 64), normal(64, 64)
