@@ -9,12 +9,14 @@ import numpy as np
 
 from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.dtypes import FLOAT16, INT64, DType, compute_dtype
+from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import conv_residue, depthwise_cpu, tuning
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.elementwise import contiguous
 from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, MASKS, MR, OPTIONS, VECTOR, program
+from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
 DIMS = struct.Struct("29q")  # Dims of conv_cpu.cl
@@ -37,24 +39,31 @@ def _forward(
     queue, x = x.queue, _rows(x)
     if depthwise_cpu.fits(g, queue):
         return depthwise_cpu.forward(y, strides, start, x, w, bias, g, activation)
-    row, m, q = _row(queue, x.dtype), g.o // g.groups, g.n * g.out[0] * g.out[1]
+    key = ("conv_cpu", g, x.strides, strides, x.dtype, bias is None, activation)
+    kernel, grid, partial, dims = remember(
+        queue, key, lambda: _plan(queue, g, x.strides, strides, x.dtype, bias is not None, activation)
+    )
+    part = y if partial is None else allocate(queue, partial, compute_dtype(x.dtype))
+    extra = w if bias is None else bias
+    launch(
+        kernel, queue, grid, (1, 1, 1), y.buffer, part.buffer, x.buffer, w.buffer, extra.buffer,
+        y.offset + start, x.offset, w.offset, extra.offset, dims,
+    )  # fmt: skip
+
+
+def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Any:
+    """Kernel, global size, shape of the partial sums (None without) and Dims of a forward convolution."""
+    row, m, q = _row(queue, dtype), g.o // g.groups, g.n * g.out[0] * g.out[1]
     rows = -(-m // row["MC"])
     mc = -(-m // (rows * MR)) * MR
     block = 64  # columns copied at once
     wanted = max(1, ITEMS_PER_UNIT * profile_of(queue).compute_units // (rows * g.groups))
     nc = min(max(256, CHUNK // mc // block * block), -(-q // (wanted * block)) * block)
     kstep = _kstep(row["KC"], g.kh * g.kw)
-    kernel = _kernel(queue, "conv", x.dtype, bias is not None or activation is not None, FORWARD)
-    dims = _dims(g, x, strides, mc, nc, kstep, ACTS[activation], bias is not None)
-    part = y
-    if x.dtype == FLOAT16 and g.taps > kstep:
-        part = allocate(queue, (g.o, q), compute_dtype(x.dtype))
-    extra = w if bias is None else bias
-    grid = (-(-m // mc), -(-q // nc), g.groups)
-    launch(
-        kernel, queue, grid, (1, 1, 1), y.buffer, part.buffer, x.buffer, w.buffer, extra.buffer,
-        y.offset + start, x.offset, w.offset, extra.offset, dims,
-    )  # fmt: skip
+    kernel = _kernel(queue, "conv", dtype, bias or activation is not None, FORWARD)
+    dims = _dims(g, xs, ys, mc, nc, kstep, ACTS[activation], bias)
+    partial = (g.o, q) if dtype == FLOAT16 and g.taps > kstep else None
+    return kernel, (-(-m // mc), -(-q // nc), g.groups), partial, dims
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
@@ -67,25 +76,30 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     queue, x = g.queue, _rows(x)
     if depthwise_cpu.fits(form, queue):
         return depthwise_cpu.weight_grad(dw, g, x, form)
-    row, m, q = _row(queue, g.dtype), form.o // form.groups, form.n * form.out[0] * form.out[1]
+    key = ("conv_cpu weights", form, x.strides, g.dtype)
+    products, grid, sums, splits, dims = remember(
+        queue, key, lambda: _weight_plan(queue, form, x.strides, g.strides, g.dtype)
+    )
+    part = allocate(queue, (splits, form.o * form.taps), compute_dtype(g.dtype))
+    launch(products, queue, grid, (1, 1, 1), part.buffer, g.buffer, x.buffer, g.offset, x.offset, dims)
+    m = form.o // form.groups
+    launch(sums, queue, (form.o,), (1,), dw.buffer, part.buffer, dw.offset, m, form.taps, splits)
+
+
+def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> Any:
+    """Kernel and global size of the products, kernel of the sums, number of splits and Dims of a weight gradient."""
+    row, q = _row(queue, dtype), form.n * form.out[0] * form.out[1]
     window, per = form.kh * form.kw, form.c // form.groups
     channels = row["MC"] // window  # per block
     mc = -(-per // -(-per // channels)) * window if channels else row["MC"]
     blocks = -(-form.taps // mc)
-    kstep = row["KC"]
     wanted = -(-ITEMS_PER_UNIT * profile_of(queue).compute_units // (blocks * form.groups))
-    nc = -(-q // (min(wanted, -(-q // kstep)) * 8)) * 8
+    nc = -(-q // (min(wanted, -(-q // row["KC"])) * 8)) * 8
     splits = -(-q // nc)
-    dims = _dims(form, x, g.strides, mc, nc, kstep, 0, False)
-    part = allocate(queue, (splits, form.o * form.taps), compute_dtype(g.dtype))
-    launch(
-        _kernel(queue, "conv_weights", g.dtype, False, WEIGHTS), queue, (blocks, splits, form.groups), (1, 1, 1),
-        part.buffer, g.buffer, x.buffer, g.offset, x.offset, dims,
-    )  # fmt: skip
-    launch(
-        _kernel(queue, "conv_weights_sum", g.dtype, False, SUM), queue, (form.o,), (1,), dw.buffer, part.buffer,
-        dw.offset, m, form.taps, splits,
-    )  # fmt: skip
+    products = _kernel(queue, "conv_weights", dtype, False, WEIGHTS)
+    sums = _kernel(queue, "conv_weights_sum", dtype, False, SUM)
+    dims = _dims(form, xs, gs, mc, nc, row["KC"], 0, False)
+    return products, (blocks, splits, form.groups), sums, splits, dims
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -110,9 +124,9 @@ def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> 
     return get_kernel(queue, source, name, types, OPTIONS)
 
 
-def _dims(g: Geometry, x: Tensor, strides: Any, mc: int, nc: int, kstep: int, act: int, bias: bool) -> bytes:
-    span = 1 + sum((n - 1) * s for n, s in zip((g.n, g.c // g.groups, g.h, g.w), x.strides)) if x.size else 0
+def _dims(g: Geometry, xs: Shape, ys: Shape, mc: int, nc: int, kstep: int, act: int, bias: bool) -> bytes:
+    span = 1 + sum((n - 1) * s for n, s in zip((g.n, g.c // g.groups, g.h, g.w), xs))
     return DIMS.pack(
         g.o // g.groups, g.n * g.out[0] * g.out[1], g.taps, g.c // g.groups, g.h, g.w, g.kh, g.kw, *g.stride,
-        *g.padding, *g.dilation, *g.out, *x.strides[:3], span, *strides, mc, nc, kstep, act, bias,
+        *g.padding, *g.dilation, *g.out, *xs[:3], span, *ys, mc, nc, kstep, act, bias,
     )  # fmt: skip

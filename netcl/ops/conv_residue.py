@@ -8,12 +8,14 @@ on the zeros of a dilated gradient, and no two work-items add to one pixel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from netcl.core.backend.opencl import launch
 from netcl.core.dtypes import C_NAME, FLOAT16, INT64
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import sources
 from netcl.ops.conv_shape import Geometry, residue_geometry, residues
+from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
 TURN = (None, None, *(INT64,) * 10)
@@ -22,22 +24,33 @@ TURN = (None, None, *(INT64,) * 10)
 def input_grad(forward: Callable[..., None], dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
     """Fill dx by `forward(dx, strides, first element, g, turned weights, None, geometry, None)` for every residue."""
     queue = g.queue
+    turn, clear, parts = remember(queue, ("conv_residue", form, dx.strides, g.dtype), lambda: _plan(queue, form, dx, g))
+    if clear:
+        dx.fill_(0)
+    grid = (form.c // form.groups, form.groups)
+    for shape, sizes, strides, start, part in parts:
+        turned = allocate(queue, shape, g.dtype)
+        launch(turn, queue, grid, (1, 1), turned.buffer, w.buffer, w.offset, *sizes)
+        forward(dx, strides, start, g, turned, None, part, None)
+
+
+def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> Any:
+    """The kernel that turns filters, whether dx has pixels that no tap reaches, and a row for each residue.
+
+    A row: shape of the turned filters, arguments that turn them, strides and first element in dx, geometry.
+    """
     axes = zip((form.h, form.w), (form.kh, form.kw), form.stride, form.padding, form.dilation)
     ys, xs = (list(residues(*axis)) for axis in axes)
-    if any(r.taps == 0 for r in (*ys, *xs)) or g.size == 0:
-        dx.fill_(0)
-    bits = "ushort" if g.dtype == FLOAT16 else C_NAME[g.dtype]  # weights are only moved
+    bits = "ushort" if g.dtype == FLOAT16 else C_NAME[g.dtype]  # filters are only moved
     turn = get_kernel(queue, sources.load("conv_turn.cl", S=bits), "conv_turn", TURN)
-    per, outs = form.c // form.groups, form.o // form.groups
+    outs = form.o // form.groups
     n, c, h, _ = dx.strides
     strides = (n, c, h * form.stride[0], form.stride[1])
+    parts = []
     for y in ys:
         for x in xs:
-            if y.taps * x.taps == 0 or g.size == 0:
-                continue
-            turned = allocate(queue, (form.c, outs, y.taps, x.taps), g.dtype)
-            launch(
-                turn, queue, (per, form.groups), (1, 1), turned.buffer, w.buffer, w.offset, outs, form.kh, form.kw,
-                y.taps, x.taps, y.start, y.step, x.start, x.step,
-            )  # fmt: skip
-            forward(dx, strides, y.first * h + x.first, g, turned, None, residue_geometry(form, y, x), None)
+            if y.taps * x.taps and g.size:
+                sizes = (outs, form.kh, form.kw, y.taps, x.taps, y.start, y.step, x.start, x.step)
+                start = y.first * h + x.first
+                parts.append(((form.c, outs, y.taps, x.taps), sizes, strides, start, residue_geometry(form, y, x)))
+    return turn, len(parts) < len(ys) * len(xs), parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -60,6 +61,8 @@ class Geometry:
 
 def pair(where: str, name: str, value: Any, least: int) -> Pair:
     """`value` (an int or two) as (height, width). Raises ShapeError below `least`."""
+    if type(value) is int and value >= least:
+        return value, value
     both = (value, value) if isinstance(value, (int, np.integer)) else tuple(value)
     if len(both) != 2 or any(int(v) != v or v < least for v in both):
         raise ShapeError(
@@ -70,7 +73,12 @@ def pair(where: str, name: str, value: Any, least: int) -> Pair:
 
 def geometry(where: str, x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry:
     """The checked sizes of a convolution. Raises ShapeError for what does not fit."""
-    x_shape, w_shape = tuple(x_shape), tuple(w_shape)
+    s, p = pair(where, "stride", stride, 1), pair(where, "padding", padding, 0)
+    return _geometry(where, tuple(x_shape), tuple(w_shape), s, p, pair(where, "dilation", dilation, 1), groups)
+
+
+@lru_cache(maxsize=4096)
+def _geometry(where: str, x_shape: Shape, w_shape: Shape, s: Pair, p: Pair, d: Pair, groups: int) -> Geometry:
     if len(x_shape) != 4 or len(w_shape) != 4:
         raise ShapeError(
             f"{where}: expected x (N, C, H, W) and w (O, C / groups, KH, KW), got {x_shape} and {w_shape}."
@@ -82,8 +90,6 @@ def geometry(where: str, x_shape: Any, w_shape: Any, stride: Any, padding: Any, 
             f"{where}: expected w (O, C / groups, KH, KW) with groups {groups} dividing C and O, "
             f"got x {x_shape} and w {w_shape}."
         )
-    s, p = pair(where, "stride", stride, 1), pair(where, "padding", padding, 0)
-    d = pair(where, "dilation", dilation, 1)
     reach = (h + 2 * p[0] - d[0] * (kh - 1) - 1, w + 2 * p[1] - d[1] * (kw - 1) - 1)
     if min(kh, kw) < 1 or min(reach) < 0:
         raise ShapeError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import pool_numpy, sources
 from netcl.ops.conv_shape import Pair, pair
 from netcl.ops.elementwise import contiguous
+from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
 DIMS = struct.Struct("22q")  # Dims of pool.cl
@@ -167,10 +169,15 @@ def window(
     where: str, shape: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any = 1, ceil_mode: bool = False
 ) -> Window:
     """The checked sizes of a pooling. Raises ShapeError for what does not fit."""
-    shape = _images(where, shape)
     k = pair(where, "kernel_size", kernel_size, 1)
     s = k if stride is None else pair(where, "stride", stride, 1)
     p, d = pair(where, "padding", padding, 0), pair(where, "dilation", dilation, 1)
+    return _window(where, tuple(shape), k, s, p, d, ceil_mode)
+
+
+@lru_cache(maxsize=4096)
+def _window(where: str, shape: Shape, k: Pair, s: Pair, p: Pair, d: Pair, ceil_mode: bool) -> Window:
+    shape = _images(where, shape)
     reach = tuple(d[i] * (k[i] - 1) + 1 for i in (0, 1))
     if any(2 * p[i] > reach[i] for i in (0, 1)):
         raise ShapeError(f"{where}: expected a padding of at most half the window {reach}, got {p}.")
@@ -241,13 +248,19 @@ def _launch(
 
     `x` is the image-shaped tensor, input or gradient; `tensors` and `offsets` are the arguments.
     """
-    n, c, h, w = form.shape
-    high, wide = result
-    if n * c * high * wide == 0:
+    if form.shape[0] * form.shape[1] * result[0] * result[1] == 0:
         return
-    profile = profile_of(queue)
-    if profile.kind == "cpu" and _has_vector_form(name, form, x):
-        return _launch_cpu(queue, name, types, form, x, tensors, offsets)
+    vectors = profile_of(queue).kind == "cpu" and _has_vector_form(name, form, x)
+    plan = _plan_vectors if vectors else _plan
+    kernel, grid, group, dims = remember(
+        queue, (name, form, x.strides, x.dtype), lambda: plan(queue, name, types, form, result, x)
+    )
+    launch(kernel, queue, grid, group, *(t.buffer for t in tensors), *offsets, dims)
+
+
+def _plan(queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor) -> Any:
+    """Kernel, global and local size, and Dims of a kernel of pool.cl."""
+    (n, c, h, w), (high, wide), profile = form.shape, result, profile_of(queue)
     if profile.kind == "cpu":
         cols, rows, group = wide, max(1, GRAIN // wide), 1
     else:
@@ -260,8 +273,7 @@ def _launch(
         form.with_pad, form.divisor,
     )  # fmt: skip
     grid = (-(-wide // (cols * group)) * group, -(-n * c * high // rows))
-    kernel = get_kernel(queue, source, name, (*types, np.dtype(f"V{DIMS.size}")))
-    launch(kernel, queue, grid, (group, 1), *(t.buffer for t in tensors), *offsets, dims)
+    return get_kernel(queue, source, name, (*types, np.dtype(f"V{DIMS.size}"))), grid, (group, 1), dims
 
 
 def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
@@ -271,19 +283,18 @@ def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
     return x.dtype != FLOAT16 or not name.endswith("_grad")
 
 
-def _launch_cpu(queue: Any, name: str, types: Any, form: Window, x: Tensor, tensors: Any, offsets: Any) -> None:
+def _plan_vectors(queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor) -> Any:
+    """As `_plan`, of a kernel of pool_cpu.cl."""
     n, c, h, w = form.shape
     compute = C_NAME[compute_dtype(x.dtype)]
     mask = "long" if compute == "double" else "int"
-    vectors = {"V": f"{compute}4", "M": f"{mask}4", "MT": mask}
-    grad = name.endswith("_grad")
-    size, count = (h * w, n * c) if grad else (form.out[1], n * c * form.out[0])
+    size, count = (h * w, n * c) if name.endswith("_grad") else (result[1], n * c * result[0])
     rows = max(1, GRAIN // size)
     span = 1 + sum((length - 1) * step for length, step in zip(x.shape, x.strides))
     dims = CPU_DIMS.pack(
         c, h, w, *form.out, *form.kernel, *form.stride, *form.padding, *form.dilation, *x.strides[:3], span, n * c,
         rows, form.with_pad, form.divisor,
     )  # fmt: skip
-    source = sources.load("pool_cpu.cl", S=C_NAME[x.dtype], T=compute, **vectors)
+    source = sources.load("pool_cpu.cl", S=C_NAME[x.dtype], T=compute, V=f"{compute}4", M=f"{mask}4", MT=mask)
     kernel = get_kernel(queue, source, name, (*types, np.dtype(f"V{CPU_DIMS.size}")))
-    launch(kernel, queue, (-(-count // rows),), (1,), *(t.buffer for t in tensors), *offsets, dims)
+    return kernel, (-(-count // rows),), (1,), dims
