@@ -1,0 +1,284 @@
+// batch_norm_cpu.cl: batch norm over the channels of x (N, C, span), with gradients, for CPU devices.
+//
+//   y = (x - mean[c]) * rstd[c] * w[c] + b[c], then relu with RELU; mean, rstd (C,) over N and span in the compute type E.
+//
+// span > 1: one work-item per channel walks N rows of `span` elements three times (mean, variance, result); in eval mode
+// one per `step` rows. COLUMNS (span 1, x is (N, C)): one work-item per VW channels walks N rows. Launch: local = 1; no
+// barriers, no builtins in inner loops. E is the compute type, V a vector of VW of them, S the storage type of x and y.
+// Running statistics: r = (1 - momentum) * r + momentum * (mean, or variance with N * span - 1 in its denominator).
+// Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
+typedef VECTOR V;
+typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
+#ifdef HALF
+#define GET(p) vload_half8(0, p)
+#define SET(p, v) vstore_half8_rte(v, 0, p)
+#else
+#define GET(p) (*(__global const U*)(p))
+#define SET(p, v) (*(__global U*)(p) = (v))
+#endif
+#ifdef W_HALF
+#define LOADW(p, i) vload_half(i, p)
+#define STOREW(p, i, v) vstore_half_rte(v, i, p)
+#else
+#define LOADW(p, i) ((p)[i])
+#define STOREW(p, i, v) ((p)[i] = (v))
+#endif
+#ifdef HAS_W
+#define WEIGHT(c) LOADW(w, c)
+#else
+#define WEIGHT(c) ((E)1)
+#endif
+#ifdef HAS_B
+#define SHIFT(c) LOADW(b, c)
+#else
+#define SHIFT(c) ((E)0)
+#endif
+#ifdef RELU
+#define ACT(v) ((v) < 0 ? 0 : (v))
+#define ACTV(v) ((v) < 0 ? (V)(0) : (v))
+#define GATE(v, g) ((v) > 0 ? (g) : (v) <= 0 ? (E)(0) : (v))     // relu's gradient; NaN stays NaN
+#define GATEV(v, g) ((v) > 0 ? (g) : (v) <= 0 ? (V)(0) : (v))
+#else
+#define ACT(v) (v)
+#define ACTV(v) (v)
+#define GATE(v, g) (g)
+#define GATEV(v, g) (g)
+#endif
+
+static inline E total(V v) {
+#if VW == 8
+    float4 h = v.lo + v.hi;
+    float2 q = h.lo + h.hi;
+#else
+    double2 q = v.lo + v.hi;
+#endif
+    return q.x + q.y;
+}
+
+static inline E row_sum(__global const S* x, long n) {
+    V s0 = (V)(0), s1 = s0;
+    long i = 0;
+    for (; i + 2 * VW <= n; i += 2 * VW) { s0 += GET(x + i); s1 += GET(x + i + VW); }
+    for (; i + VW <= n; i += VW) s0 += GET(x + i);
+    E s = total(s0 + s1);
+    for (; i < n; i++) s += LOAD(x, i);
+    return s;
+}
+
+static inline E row_squares(__global const S* x, long n, E m) {
+    V s0 = (V)(0), s1 = s0;
+    long i = 0;
+    for (; i + 2 * VW <= n; i += 2 * VW) { V a = GET(x + i) - m, c = GET(x + i + VW) - m; s0 += a * a; s1 += c * c; }
+    for (; i + VW <= n; i += VW) { V a = GET(x + i) - m; s0 += a * a; }
+    E s = total(s0 + s1);
+    for (; i < n; i++) { E a = LOAD(x, i) - m; s += a * a; }
+    return s;
+}
+
+static inline void scale_row(__global S* y, __global const S* x, long n, E m, E k, E c) {
+    long i = 0;
+    for (; i + VW <= n; i += VW) { V v = (GET(x + i) - m) * k + c; SET(y + i, ACTV(v)); }
+    for (; i < n; i++) { E v = (LOAD(x, i) - m) * k + c; STORE(y, i, ACT(v)); }
+}
+
+// Lanes of a column block: `count` of VW channels exist.
+static inline V load_part(__global const S* p, long count) {
+    if (count >= VW) return GET(p);
+    E t[VW];
+    for (int j = 0; j < VW; j++) t[j] = j < count ? LOAD(p, j) : 0;
+    return *(U*)t;
+}
+
+static inline void store_part(__global S* p, V v, long count) {
+    if (count >= VW) { SET(p, v); return; }
+    E t[VW];
+    *(U*)t = v;
+    for (int j = 0; j < count; j++) STORE(p, j, t[j]);
+}
+
+static inline V parameters(__global const E* a, long c, long count) {
+    E t[VW];
+    for (int j = 0; j < VW; j++) t[j] = j < count ? a[c + j] : 0;
+    return *(U*)t;
+}
+
+static inline V weights(__global const W* w, long c, long count) {
+    E t[VW];
+    for (int j = 0; j < VW; j++) t[j] = j < count ? WEIGHT(c + j) : 0;
+    return *(U*)t;
+}
+
+static inline V shifts(__global const W* b, long c, long count) {
+    E t[VW];
+    for (int j = 0; j < VW; j++) t[j] = j < count ? SHIFT(c + j) : 0;
+    return *(U*)t;
+}
+
+// Keep mean and rstd of channel c and move the running statistics; returns rstd.
+static inline E keep(__global E* mean, __global E* rstd, __global E* rm, __global E* rv, long c, E m, E squares, E n, E eps,
+                     E momentum) {
+    E k = 1 / sqrt(squares / n + eps);
+    mean[c] = m;
+    rstd[c] = k;
+#ifdef TRACK
+    rm[c] = rm[c] * (1 - momentum) + momentum * m;
+    rv[c] = rv[c] * (1 - momentum) + momentum * (squares / (n - 1));
+#endif
+    return k;
+}
+
+__kernel void batch(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd, __global E* restrict rm,
+                    __global E* restrict rv, __global const S* restrict x, __global const W* restrict w,
+                    __global const W* restrict b, long orm, long orv, long ox, long ow, long ob, long N, long C, long span,
+                    E eps, E momentum) {
+    x += ox;
+    w += ow;
+    b += ob;
+    rm += orm;
+    rv += orv;
+#ifdef COLUMNS
+    long c = get_global_id(0) * VW, count = C - c < VW ? C - c : VW;
+    V s = (V)(0), m, k;
+    for (long n = 0; n < N; n++) s += load_part(x + n * C + c, count);
+    m = s / (E)N;
+    s = (V)(0);
+    for (long n = 0; n < N; n++) { V d = load_part(x + n * C + c, count) - m; s += d * d; }
+    E ms[VW], ss[VW];
+    *(U*)ms = m;
+    *(U*)ss = s;
+    for (int j = 0; j < count; j++) ss[j] = keep(mean, rstd, rm, rv, c + j, ms[j], ss[j], N, eps, momentum);
+    k = *(U*)ss * weights(w, c, count);
+    V t = shifts(b, c, count);
+    for (long n = 0; n < N; n++) {
+        V v = (load_part(x + n * C + c, count) - m) * k + t;
+        store_part(y + n * C + c, ACTV(v), count);
+    }
+#else
+    long c = get_global_id(0);
+    E s = 0, size = (E)N * span;
+    for (long n = 0; n < N; n++) s += row_sum(x + (n * C + c) * span, span);
+    E m = s / size;
+    s = 0;
+    for (long n = 0; n < N; n++) s += row_squares(x + (n * C + c) * span, span, m);
+    E k = keep(mean, rstd, rm, rv, c, m, s, size, eps, momentum) * WEIGHT(c);
+    for (long n = 0; n < N; n++) scale_row(y + (n * C + c) * span, x + (n * C + c) * span, span, m, k, SHIFT(c));
+#endif
+}
+
+// Eval mode: var (C,) is given. Launch: (ceil(N * C / step)), or (ceil(C / VW), ceil(N / step)) for COLUMNS.
+__kernel void apply(__global S* restrict y, __global const E* restrict mean, __global const E* restrict var,
+                    __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long om, long ov,
+                    long ox, long ow, long ob, long N, long C, long span, long step, E eps) {
+    x += ox;
+    w += ow;
+    b += ob;
+    mean += om;
+    var += ov;
+#ifdef COLUMNS
+    long c = get_global_id(0) * VW, count = C - c < VW ? C - c : VW;
+    long first = get_global_id(1) * step, last = first + step < N ? first + step : N;
+    E t[VW];
+    for (int j = 0; j < VW; j++) t[j] = j < count ? 1 / sqrt(var[c + j] + eps) : 0;
+    V m = parameters(mean, c, count), k = *(U*)t * weights(w, c, count), d = shifts(b, c, count);
+    for (long n = first; n < last; n++) {
+        V v = (load_part(x + n * C + c, count) - m) * k + d;
+        store_part(y + n * C + c, ACTV(v), count);
+    }
+#else
+    long first = get_global_id(0) * step, last = first + step < N * C ? first + step : N * C;
+    for (long r = first; r < last; r++) {
+        long c = r % C;
+        scale_row(y + r * span, x + r * span, span, mean[c], WEIGHT(c) / sqrt(var[c] + eps), SHIFT(c));
+    }
+#endif
+}
+
+// With h = (x - mean) * rstd, u = g (0 where relu was): dw = sum u h, db = sum u,
+// dx = w * rstd * (u - db / n - h * dw / n), n = N * span; with FIXED statistics (eval) dx = w * rstd * u.
+__kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __global W* restrict db,
+                         __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
+                         __global const W* restrict b, __global const E* restrict mean, __global const E* restrict rstd,
+                         long og, long ox, long ow, long ob, long om, long ok, long N, long C, long span) {
+    g += og;
+    x += ox;
+    w += ow;
+    b += ob;
+    mean += om;
+    rstd += ok;
+#ifdef COLUMNS
+    long c = get_global_id(0) * VW, count = C - c < VW ? C - c : VW;
+    V m = parameters(mean, c, count), k = parameters(rstd, c, count), f = weights(w, c, count), t = shifts(b, c, count);
+    V su = (V)(0), suh = su, kf = k * f;
+    for (long n = 0; n < N; n++) {
+        V h = (load_part(x + n * C + c, count) - m), u = load_part(g + n * C + c, count);
+        u = GATEV(h * kf + t, u);
+        su += u;
+        suh += u * h;
+    }
+    suh *= k;
+    E a[VW], d[VW];
+    *(U*)a = su;
+    *(U*)d = suh;
+    for (int j = 0; j < count; j++) { STOREW(db, c + j, a[j]); STOREW(dw, c + j, d[j]); }
+#ifdef DX
+    V p = -kf * k * suh / (E)N, q = -kf * su / (E)N;
+    for (long n = 0; n < N; n++) {
+        V h = (load_part(x + n * C + c, count) - m), u = load_part(g + n * C + c, count);
+        u = GATEV(h * kf + t, u) * kf;
+#ifndef FIXED
+        u += h * p + q;
+#endif
+        store_part(dx + n * C + c, u, count);
+    }
+#endif
+#else
+    long c = get_global_id(0);
+    E m = mean[c], k = rstd[c], kf = k * WEIGHT(c), t = SHIFT(c), su = 0, suh = 0, size = (E)N * span;
+    for (long n = 0; n < N; n++) {
+        __global const S *gp = g + (n * C + c) * span, *xp = x + (n * C + c) * span;
+        V a0 = (V)(0), a1 = a0, z0 = a0, z1 = a0;
+        long i = 0;
+        for (; i + 2 * VW <= span; i += 2 * VW) {
+            V h0 = GET(xp + i) - m, h1 = GET(xp + i + VW) - m, u0 = GET(gp + i), u1 = GET(gp + i + VW);
+            u0 = GATEV(h0 * kf + t, u0);
+            u1 = GATEV(h1 * kf + t, u1);
+            a0 += u0;
+            a1 += u1;
+            z0 += u0 * h0;
+            z1 += u1 * h1;
+        }
+        su += total(a0 + a1);
+        suh += total(z0 + z1);
+        for (; i < span; i++) {
+            E h = LOAD(xp, i) - m, u = LOAD(gp, i);
+            u = GATE(h * kf + t, u);
+            su += u;
+            suh += u * h;
+        }
+    }
+    suh *= k;
+    STOREW(db, c, su);
+    STOREW(dw, c, suh);
+#ifdef DX
+    E p = -kf * k * suh / size, q = -kf * su / size;
+#ifdef FIXED
+    p = q = 0;
+#endif
+    for (long n = 0; n < N; n++) {
+        __global const S *gp = g + (n * C + c) * span, *xp = x + (n * C + c) * span;
+        __global S* d = dx + (n * C + c) * span;
+        long i = 0;
+        for (; i + VW <= span; i += VW) {
+            V h = GET(xp + i) - m, u = GET(gp + i);
+            u = GATEV(h * kf + t, u);
+            SET(d + i, u * kf + (h * p + q));
+        }
+        for (; i < span; i++) {
+            E h = LOAD(xp, i) - m, u = LOAD(gp, i);
+            u = GATE(h * kf + t, u);
+            STORE(d, i, u * kf + (h * p + q));
+        }
+    }
+#endif
+#endif
+}

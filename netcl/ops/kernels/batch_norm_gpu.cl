@@ -1,0 +1,249 @@
+// batch_norm_gpu.cl: batch norm over the channels of x (N, C, span), with gradients, for GPUs.
+//
+//   y = (x - mean[c]) * rstd[c] * w[c] + b[c], then relu with RELU; mean, rstd (C,) over N and span in the compute type E.
+//
+// Three launches, so that few channels still fill the device:  x --moments--> parts (splits, C) --finish--> mean, rstd
+// --apply--> y, and the same for the gradient. In moments a group holds CT channels x LANES work-items:
+//   span > 1:  CT 1, the lanes walk the vectors of one channel;   span 1:  lanes of CT neighbouring columns read together.
+// Sums go through local memory, in the same order on every run. Partial variances are about their own means and
+// are joined by Chan's rule. V is a vector of VEC elements (1 or 4; 4 needs span and all offsets to be multiples of 4).
+// Source: Ioffe and Szegedy 2015, arXiv:1502.03167; Chan et al. 1983, "Algorithms for computing the sample variance".
+#ifndef CT
+#define CT 1
+#endif
+#ifndef LANES
+#define LANES 256   // work-items per channel, a power of two; CT * LANES is the size of a group
+#endif
+#ifndef FINISH
+#define FINISH 32   // work-items that join the parts of a channel, a power of two
+#endif
+typedef VECTOR V;
+#if VEC == 4
+#define SUM(v) (((v).x + (v).y) + ((v).z + (v).w))
+#else
+#define SUM(v) (v)
+#endif
+#if defined(HALF) && VEC == 4
+#define GET(p, i) vload_half4(i, p)
+#define SET(p, i, v) vstore_half4_rte(v, i, p)
+#elif defined(HALF)
+#define GET(p, i) vload_half(i, p)
+#define SET(p, i, v) vstore_half_rte(v, i, p)
+#elif VEC == 4
+#define GET(p, i) (*(__global const V*)((p) + 4 * (i)))
+#define SET(p, i, v) (*(__global V*)((p) + 4 * (i)) = (v))
+#else
+#define GET(p, i) ((p)[i])
+#define SET(p, i, v) ((p)[i] = (v))
+#endif
+#ifdef W_HALF
+#define LOADW(p, i) vload_half(i, p)
+#define STOREW(p, i, v) vstore_half_rte(v, i, p)
+#else
+#define LOADW(p, i) ((p)[i])
+#define STOREW(p, i, v) ((p)[i] = (v))
+#endif
+#ifdef HAS_W
+#define WEIGHT(c) LOADW(w, c)
+#else
+#define WEIGHT(c) ((E)1)
+#endif
+#ifdef HAS_B
+#define SHIFT(c) LOADW(b, c)
+#else
+#define SHIFT(c) ((E)0)
+#endif
+#ifdef RELU
+#define ACT(v) ((v) < 0 ? (V)(0) : (v))
+#define GATE(v, g) ((v) > 0 ? (g) : (v) <= 0 ? (V)(0) : (v))     // relu's gradient; NaN stays NaN
+#else
+#define ACT(v) (v)
+#define GATE(v, g) (g)
+#endif
+
+#define FOLD (LANES >= 128 ? 16 : LANES >= 32 ? 8 : LANES >= 8 ? 4 : 1)     // about the root of LANES
+#define PLACES (CT * (LANES + FOLD))
+
+// Two sums over the lanes of a channel, in the same order on every run; `t` has 2 * PLACES places. FOLD lanes add up
+// LANES / FOLD values each, then all lanes those sums: two barriers, and none is needed before the next call.
+static inline void totals(__local E* t, E* a, E* b) {
+    int cx = get_local_id(0), lane = get_local_id(1);
+    __local E* u = t + PLACES;
+    t[lane * CT + cx] = *a;
+    u[lane * CT + cx] = *b;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (lane < FOLD) {
+        E s = 0, r = 0;
+        for (int j = lane; j < LANES; j += FOLD) { s += t[j * CT + cx]; r += u[j * CT + cx]; }
+        t[(LANES + lane) * CT + cx] = s;
+        u[(LANES + lane) * CT + cx] = r;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    E s = 0, r = 0;
+    for (int j = LANES; j < LANES + FOLD; j++) { s += t[j * CT + cx]; r += u[j * CT + cx]; }
+    *a = s;
+    *b = r;
+}
+
+#define GROUP __attribute__((reqd_work_group_size(CT, LANES, 1)))
+// Vectors e = first + lane, ... of channel c: sample e / across, place e % across.
+#define PLACE(e) (((e) / across * C + c) * across + (e) % across)
+
+// Mean and sum of squares about it of each split's elements. Launch: (ceil(C / CT) * CT, splits * LANES).
+__kernel GROUP void moments(__global E* restrict part_m, __global E* restrict part_s, __global const S* restrict x, long ox,
+                            I N, I C, I across, I chunk) {
+    __local E tree[2 * PLACES];
+    I c = get_global_id(0), first = get_group_id(1) * chunk, size = N * across;
+    I last = first + chunk < size ? first + chunk : size;
+    int lane = get_local_id(1);
+    x += ox;
+    V s = (V)(0);
+    if (c < C)
+        for (I e = first + lane; e < last; e += LANES) s += GET(x, PLACE(e));
+    E m = SUM(s), none = 0;
+    totals(tree, &m, &none);
+    m /= (last - first) * VEC;
+    s = (V)(0);
+    if (c < C)
+        for (I e = first + lane; e < last; e += LANES) { V d = GET(x, PLACE(e)) - m; s += d * d; }
+    E q = SUM(s);
+    totals(tree, &q, &none);
+    if (lane == 0 && c < C) {
+        part_m[get_group_id(1) * C + c] = m;
+        part_s[get_group_id(1) * C + c] = q;
+    }
+}
+
+// Sum over the work-items of a group of FINISH; calls in turn need `t` of their own.
+static inline E joined(__local E* t, E v) {
+    t[get_local_id(0)] = v;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    E s = 0;
+    for (int j = 0; j < FINISH; j++) s += t[j];
+    return s;
+}
+
+#define COUNT(p) ((E)(((p) + 1) * chunk < size ? chunk : size - (p) * chunk))
+
+// Join the parts of each channel and move the running statistics. size and chunk count elements. Launch: (C * FINISH).
+__kernel __attribute__((reqd_work_group_size(FINISH, 1, 1)))
+void finish(__global E* restrict mean, __global E* restrict rstd, __global E* restrict rm, __global E* restrict rv,
+            __global const E* restrict part_m, __global const E* restrict part_s, long orm, long orv, int splits, int C,
+            long size, long chunk, E eps, E momentum) {
+    __local E tree[2 * FINISH];
+    int c = get_group_id(0), lid = get_local_id(0);
+    E s = 0;
+    for (int p = lid; p < splits; p += FINISH) s += part_m[p * C + c] * COUNT(p);
+    E m = joined(tree, s) / size;
+    s = 0;
+    for (int p = lid; p < splits; p += FINISH) { E d = part_m[p * C + c] - m; s += part_s[p * C + c] + d * d * COUNT(p); }
+    s = joined(tree + FINISH, s);
+    if (lid == 0) {
+        mean[c] = m;
+        rstd[c] = 1 / sqrt(s / size + eps);
+#ifdef TRACK
+        rm[orm + c] = rm[orm + c] * (1 - momentum) + momentum * m;
+        rv[orv + c] = rv[orv + c] * (1 - momentum) + momentum * (s / (size - 1));
+#endif
+    }
+}
+
+// One vector per work-item. With VARIANCE the second statistic is a variance, as in eval mode.
+__kernel void apply(__global S* restrict y, __global const E* restrict mean, __global const E* restrict rstd,
+                    __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long om, long ok,
+                    long ox, long ow, long ob, I vectors, I C, I across, E eps) {
+    I i = get_global_id(0);
+    if (i >= vectors) return;
+    I c = i / across % C;
+    mean += om;
+    rstd += ok;
+    w += ow;
+    b += ob;
+#ifdef VARIANCE
+    E k = 1 / sqrt(rstd[c] + eps);
+#else
+    E k = rstd[c];
+#endif
+    V v = (GET(x + ox, i) - mean[c]) * (k * WEIGHT(c)) + SHIFT(c);
+    SET(y, i, ACT(v));
+}
+
+// With h = (x - mean) * rstd, u = g (0 where relu was): parts of sum u and sum u h, geometry of `moments`.
+__kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict part_h, __global const S* restrict g,
+                              __global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
+                              __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
+                              long ob, long om, long ok, I N, I C, I across, I chunk) {
+    __local E tree[2 * PLACES];
+    I c = get_global_id(0), first = get_group_id(1) * chunk, size = N * across;
+    I last = first + chunk < size ? first + chunk : size;
+    int lane = get_local_id(1);
+    g += og;
+    x += ox;
+    w += ow;
+    b += ob;
+    V su = (V)(0), suh = (V)(0);
+    E k = 0;
+    if (c < C) {
+        E m = mean[om + c];
+        k = rstd[ok + c];
+#ifdef RELU
+        E kf = k * WEIGHT(c), t = SHIFT(c);
+#endif
+        for (I e = first + lane; e < last; e += LANES) {
+            I i = PLACE(e);
+            V h = GET(x, i) - m, u = GET(g, i);
+            u = GATE(h * kf + t, u);
+            su += u;
+            suh += u * h;
+        }
+    }
+    E p = SUM(su), q = SUM(suh) * k;
+    totals(tree, &p, &q);
+    if (lane == 0 && c < C) {
+        part_u[get_group_id(1) * C + c] = p;
+        part_h[get_group_id(1) * C + c] = q;
+    }
+}
+
+// dw, db as stored, and the same sums (2, C) in the compute type for dx. Launch: (C * FINISH).
+__kernel __attribute__((reqd_work_group_size(FINISH, 1, 1)))
+void grad_finish(__global E* restrict sums, __global W* restrict dw, __global W* restrict db,
+                 __global const E* restrict part_u, __global const E* restrict part_h, int splits, int C) {
+    __local E tree[2 * FINISH];
+    int c = get_group_id(0), lid = get_local_id(0);
+    E u = 0, h = 0;
+    for (int p = lid; p < splits; p += FINISH) {
+        u += part_u[p * C + c];
+        h += part_h[p * C + c];
+    }
+    u = joined(tree, u);
+    h = joined(tree + FINISH, h);
+    if (lid == 0) {
+        sums[c] = u;
+        sums[C + c] = h;
+        STOREW(db, c, u);
+        STOREW(dw, c, h);
+    }
+}
+
+// dx = w * rstd * (u - sum u / n - h * sum u h / n), n = N * span; with FIXED statistics (eval) dx = w * rstd * u.
+__kernel void grad_apply(__global S* restrict dx, __global const E* restrict sums, __global const S* restrict g,
+                         __global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
+                         __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow, long ob,
+                         long om, long ok, I vectors, I C, I across, long size) {
+    I i = get_global_id(0);
+    if (i >= vectors) return;
+    I c = i / across % C;
+    w += ow;
+    b += ob;
+    E k = rstd[ok + c], kf = k * WEIGHT(c);
+    V u = GET(g + og, i);
+#if defined(RELU) || !defined(FIXED)
+    V h = GET(x + ox, i) - mean[om + c];
+#endif
+    u = GATE(h * kf + SHIFT(c), u);
+#ifndef FIXED
+    u -= sums[c] / size + h * (k * sums[C + c] / size);
+#endif
+    SET(dx, i, u * kf);
+}

@@ -1,0 +1,313 @@
+// norm_cpu.cl: layer norm and RMS norm over rows, with gradients, for CPU devices.
+//
+//   x, y (rows, n) row-major; mean, rstd (rows,) in the compute type E; w, b (n,) stored as W.
+//   y[r, :] = (x[r, :] - mean[r]) * rstd[r] * w + b, with rstd = 1 / sqrt(mean of squares about the mean + eps);
+//   RMS leaves the mean out. CHANNELS: row r holds `per` channels of `span` elements, w and b belong to channels (group norm).
+//
+// The variance is a second pass over the row, which is then in the first-level cache. Launch: one work-item per `step` rows,
+// local = 1. No barriers, and no builtins in inner loops: some CPU drivers leave them as calls with all registers spilled.
+// E is the compute type, V a vector of VW of them, S the storage type of x and y.
+// Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
+typedef VECTOR V;
+typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
+#define WIDE(p) (*(__global const U*)(p))
+#define PUT(p, v) (*(__global U*)(p) = (v))
+#ifdef HALF
+#define GET(p) vload_half8(0, p)
+#define SET(p, v) vstore_half8_rte(v, 0, p)
+#else
+#define GET(p) WIDE(p)
+#define SET(p, v) PUT(p, v)
+#endif
+#ifdef W_HALF
+#define GETW(p) vload_half8(0, p)
+#define LOADW(p, i) vload_half(i, p)
+#define STOREW(p, i, v) vstore_half_rte(v, i, p)
+#else
+#define GETW(p) WIDE(p)
+#define LOADW(p, i) ((p)[i])
+#define STOREW(p, i, v) ((p)[i] = (v))
+#endif
+#ifdef HAS_W
+#define WEIGHT(i) GETW(w + (i))
+#define WEIGHT1(i) LOADW(w, i)
+#else
+#define WEIGHT(i) ((V)(1))
+#define WEIGHT1(i) ((E)1)
+#endif
+#ifdef HAS_B
+#define SHIFT(i) + GETW(b + (i))
+#define SHIFT1(i) + LOADW(b, i)
+#else
+#define SHIFT(i)
+#define SHIFT1(i)
+#endif
+
+static inline E total(V v) {
+#if VW == 8
+    float4 h = v.lo + v.hi;
+    float2 q = h.lo + h.hi;
+#else
+    double2 q = v.lo + v.hi;
+#endif
+    return q.x + q.y;
+}
+
+static inline E row_sum(__global const S* x, long n) {
+    V s0 = (V)(0), s1 = s0, s2 = s0, s3 = s0;
+    long i = 0;
+    for (; i + 4 * VW <= n; i += 4 * VW) {
+        s0 += GET(x + i);
+        s1 += GET(x + i + VW);
+        s2 += GET(x + i + 2 * VW);
+        s3 += GET(x + i + 3 * VW);
+    }
+    for (; i + VW <= n; i += VW) s0 += GET(x + i);
+    E s = total((s0 + s1) + (s2 + s3));
+    for (; i < n; i++) s += LOAD(x, i);
+    return s;
+}
+
+// Sum of (x - m)^2.
+static inline E row_squares(__global const S* x, long n, E m) {
+    V s0 = (V)(0), s1 = s0, s2 = s0, s3 = s0;
+    long i = 0;
+    for (; i + 4 * VW <= n; i += 4 * VW) {
+        V a = GET(x + i) - m, c = GET(x + i + VW) - m, d = GET(x + i + 2 * VW) - m, e = GET(x + i + 3 * VW) - m;
+        s0 += a * a;
+        s1 += c * c;
+        s2 += d * d;
+        s3 += e * e;
+    }
+    for (; i + VW <= n; i += VW) { V a = GET(x + i) - m; s0 += a * a; }
+    E s = total((s0 + s1) + (s2 + s3));
+    for (; i < n; i++) { E a = LOAD(x, i) - m; s += a * a; }
+    return s;
+}
+
+// y = (x - m) * k + c.
+static inline void scale_row(__global S* y, __global const S* x, long n, E m, E k, E c) {
+    long i = 0;
+    for (; i + VW <= n; i += VW) SET(y + i, (GET(x + i) - m) * k + c);
+    for (; i < n; i++) STORE(y, i, (LOAD(x, i) - m) * k + c);
+}
+
+__kernel void norm(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd, __global const S* restrict x,
+                   __global const W* restrict w, __global const W* restrict b, long ox, long ow, long ob, long rows, long n,
+                   long step, long groups, long per, long span, E eps) {
+    w += ow;
+    b += ob;
+    long first = get_global_id(0) * step, last = first + step < rows ? first + step : rows;
+    for (long r = first; r < last; r++) {
+        __global const S* p = x + ox + r * n;
+        __global S* q = y + r * n;
+#ifdef RMS
+        E m = 0;
+#else
+        E m = row_sum(p, n) / n;
+        mean[r] = m;
+#endif
+        E k = 1 / sqrt(row_squares(p, n, m) / n + eps);
+        rstd[r] = k;
+#ifdef CHANNELS
+        long c = r % groups * per;
+        for (long j = 0; j < per; j++, c++) scale_row(q + j * span, p + j * span, span, m, k * WEIGHT1(c), 0 SHIFT1(c));
+#else
+        long i = 0;
+        for (; i + VW <= n; i += VW) SET(q + i, (GET(p + i) - m) * k * WEIGHT(i) SHIFT(i));
+        for (; i < n; i++) STORE(q, i, (LOAD(p, i) - m) * k * WEIGHT1(i) SHIFT1(i));
+#endif
+    }
+}
+
+// -- gradients -------------------------------------------------------------------------------------------------------------
+// With h = (x - mean) * rstd and u = g * w: dx = rstd * (u - mean(u) - h * mean(u * h)), RMS without mean(u);
+// dw = sum over rows of g * h, db = sum over rows of g: partial sums per work-item in dw_part, db_part (items, n), then `columns`.
+
+// dx = u * k + (x - m) * a + c over one stretch, u = g * f.
+static inline void spread_row(__global S* dx, __global const S* g, __global const S* x, long n, E f, E m, E a, E c) {
+    long i = 0;
+    for (; i + VW <= n; i += VW) SET(dx + i, GET(g + i) * f + ((GET(x + i) - m) * a + c));
+    for (; i < n; i++) STORE(dx, i, LOAD(g, i) * f + ((LOAD(x, i) - m) * a + c));
+}
+
+#ifdef DW
+#define ADD_W(i, v) PUT(pw + (i), WIDE(pw + (i)) + (v))
+#define ADD_W1(i, v) pw[i] += (v)
+#else
+#define ADD_W(i, v)
+#define ADD_W1(i, v)
+#endif
+#ifdef DB
+#define ADD_B(i, v) PUT(pb + (i), WIDE(pb + (i)) + (v))
+#define ADD_B1(i, v) pb[i] += (v)
+#else
+#define ADD_B(i, v)
+#define ADD_B1(i, v)
+#endif
+
+// Sums of u and u * h over two rows at once, which halves the traffic of the partial sums; `two` is 0 for a last single row.
+static inline void pair_sums(__global const S* g0, __global const S* x0, __global const S* g1, __global const S* x1,
+                             __global const W* w, __global E* pw, __global E* pb, long n, E m0, E k0, E m1, E k1, E* s) {
+    V a0 = (V)(0), a1 = a0, b0 = a0, b1 = a0;
+    long i = 0;
+    for (; i + VW <= n; i += VW) {
+        V f = WEIGHT(i), u0 = GET(g0 + i), u1 = GET(g1 + i), h0 = (GET(x0 + i) - m0) * k0, h1 = (GET(x1 + i) - m1) * k1;
+        ADD_B(i, u0 + u1);
+        ADD_W(i, u0 * h0 + u1 * h1);
+        u0 *= f;
+        u1 *= f;
+        a0 += u0;
+        a1 += u1;
+        b0 += u0 * h0;
+        b1 += u1 * h1;
+    }
+    E t0 = total(a0), t1 = total(a1), z0 = total(b0), z1 = total(b1);
+    for (; i < n; i++) {
+        E f = WEIGHT1(i), u0 = LOAD(g0, i), u1 = LOAD(g1, i), h0 = (LOAD(x0, i) - m0) * k0, h1 = (LOAD(x1, i) - m1) * k1;
+        ADD_B1(i, u0 + u1);
+        ADD_W1(i, u0 * h0 + u1 * h1);
+        t0 += u0 * f;
+        t1 += u1 * f;
+        z0 += u0 * f * h0;
+        z1 += u1 * f * h1;
+    }
+    s[0] = t0;
+    s[1] = z0;
+    s[2] = t1;
+    s[3] = z1;
+}
+
+static inline void row_sums(__global const S* g, __global const S* x, __global const W* w, __global E* pw, __global E* pb,
+                            long n, E m, E k, E* s) {
+    V a = (V)(0), z = a;
+    long i = 0;
+    for (; i + VW <= n; i += VW) {
+        V u = GET(g + i), h = (GET(x + i) - m) * k;
+        ADD_B(i, u);
+        ADD_W(i, u * h);
+        u *= WEIGHT(i);
+        a += u;
+        z += u * h;
+    }
+    E s0 = total(a), s1 = total(z);
+    for (; i < n; i++) {
+        E u = LOAD(g, i), h = (LOAD(x, i) - m) * k;
+        ADD_B1(i, u);
+        ADD_W1(i, u * h);
+        s0 += u * WEIGHT1(i);
+        s1 += u * WEIGHT1(i) * h;
+    }
+    s[0] = s0;
+    s[1] = s1;
+}
+
+static inline void row_dx(__global S* dx, __global const S* g, __global const S* x, __global const W* w, long n, E m, E k,
+                          E su, E suh) {
+#ifdef DX
+    E a = -k * k * suh / n, c = -k * su / n;
+#ifdef RMS
+    c = 0;
+#endif
+    long i = 0;
+    for (; i + VW <= n; i += VW) SET(dx + i, GET(g + i) * WEIGHT(i) * k + ((GET(x + i) - m) * a + c));
+    for (; i < n; i++) STORE(dx, i, LOAD(g, i) * WEIGHT1(i) * k + ((LOAD(x, i) - m) * a + c));
+#endif
+}
+
+#ifdef RMS
+#define MEAN(r) ((E)0)
+#else
+#define MEAN(r) mean[r]
+#endif
+
+__kernel void norm_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
+                        __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
+                        __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow, long om,
+                        long ok, long rows, long n, long step) {
+    long item = get_global_id(0), first = item * step, last = first + step < rows ? first + step : rows;
+    __global E *pw = dw_part + item * n, *pb = db_part + item * n;
+    g += og;
+    x += ox;
+    w += ow;
+    mean += om;
+    rstd += ok;
+#ifdef DW
+    for (long i = 0; i < n; i++) pw[i] = 0;
+#endif
+#ifdef DB
+    for (long i = 0; i < n; i++) pb[i] = 0;
+#endif
+    long r = first;
+    E s[4];
+    for (; r + 2 <= last; r += 2) {
+        __global const S *g0 = g + r * n, *x0 = x + r * n;
+        pair_sums(g0, x0, g0 + n, x0 + n, w, pw, pb, n, MEAN(r), rstd[r], MEAN(r + 1), rstd[r + 1], s);
+        row_dx(dx + r * n, g0, x0, w, n, MEAN(r), rstd[r], s[0], s[1]);
+        row_dx(dx + r * n + n, g0 + n, x0 + n, w, n, MEAN(r + 1), rstd[r + 1], s[2], s[3]);
+    }
+    if (r < last) {
+        row_sums(g + r * n, x + r * n, w, pw, pb, n, MEAN(r), rstd[r], s);
+        row_dx(dx + r * n, g + r * n, x + r * n, w, n, MEAN(r), rstd[r], s[0], s[1]);
+    }
+}
+
+// Group norm: sums per channel go to dw_part, db_part (N, C), one value per (sample, channel).
+__kernel void group_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
+                         __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
+                         __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow, long om,
+                         long ok, long rows, long step, long groups, long per, long span) {
+    long first = get_global_id(0) * step, last = first + step < rows ? first + step : rows, n = per * span;
+    w += ow;
+    for (long r = first; r < last; r++) {
+        __global const S *gr = g + og + r * n, *xr = x + ox + r * n;
+        E m = mean[om + r], k = rstd[ok + r], su = 0, suh = 0;
+        long c0 = r % groups * per;
+        for (long j = 0; j < per; j++) {
+            __global const S *p = gr + j * span, *q = xr + j * span;
+            V a = (V)(0), z = a;
+            long i = 0;
+            for (; i + VW <= span; i += VW) { V u = GET(p + i); a += u; z += u * (GET(q + i) - m); }
+            E sg = total(a), sgh = total(z);
+            for (; i < span; i++) { E u = LOAD(p, i); sg += u; sgh += u * (LOAD(q, i) - m); }
+            sgh *= k;
+            db_part[r * per + j] = sg;
+            dw_part[r * per + j] = sgh;
+            su += sg * WEIGHT1(c0 + j);
+            suh += sgh * WEIGHT1(c0 + j);
+        }
+#ifdef DX
+        for (long j = 0; j < per; j++)
+            spread_row(dx + r * n + j * span, gr + j * span, xr + j * span, span, k * WEIGHT1(c0 + j), m, -k * k * suh / n,
+                       -k * su / n);
+#endif
+    }
+}
+
+// dw = sum over `parts` rows of dw_part (parts, n), likewise db; 64 columns per work-item. Launch: (ceil(n / 64), 1 or 2),
+// the second index picks the pair of arrays.
+static inline void column_sums(__global W* out, __global const E* part, long parts, long n, long first) {
+    long last = first + 64 < n ? first + 64 : n, i = first;
+    for (; i + 2 * VW <= last; i += 2 * VW) {
+        V s0 = (V)(0), s1 = s0;
+        for (long p = 0; p < parts; p++) {
+            s0 += WIDE(part + p * n + i);
+            s1 += WIDE(part + p * n + i + VW);
+        }
+        E s[2 * VW];
+        *(U*)s = s0;
+        *(U*)(s + VW) = s1;
+        for (int j = 0; j < 2 * VW; j++) STOREW(out, i + j, s[j]);
+    }
+    for (; i < last; i++) {
+        E s = 0;
+        for (long p = 0; p < parts; p++) s += part[p * n + i];
+        STOREW(out, i, s);
+    }
+}
+
+__kernel void columns(__global W* restrict dw, __global W* restrict db, __global const E* restrict dw_part,
+                      __global const E* restrict db_part, long parts, long n) {
+    int second = get_global_id(1) != 0;
+    column_sums(second ? db : dw, second ? db_part : dw_part, parts, n, get_global_id(0) * 64);
+}
