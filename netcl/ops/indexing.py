@@ -91,6 +91,9 @@ def pick(where: str, x: Tensor, index: Tensor) -> Tensor:
     """out[o, k, c] = x[o, index[o, k, c], c]: x (O, n, C), index (O or 1, K, C or 1) -> (O, K, C), not empty."""
     if x.backend == "cpu":
         return cpu.compute(_numpy_pick, x, index, where=where)  # type: ignore[no-any-return]
+    if x.shape[2] == 1 < index.shape[1]:  # positions along the row make long rows of many short ones
+        wide_x = x.expand(*x.shape[:2], index.shape[1])
+        return pick(where, wide_x, index.transpose(1, 2)).reshape(x.shape[0], index.shape[1], 1)
     queue, profile = x.queue, profile_of(x.queue)
     shape = (x.shape[0], index.shape[1], x.shape[2])
     out, steps = allocate(queue, shape, x.dtype), layout.expand_strides(index.shape, index.strides, shape)
