@@ -1,5 +1,6 @@
 """Every backward rule against finite differences in double precision, on contiguous inputs and on views."""
 
+import cases
 import numpy as np
 import pytest
 
@@ -251,3 +252,24 @@ def test_num_05_smoothing_weights_and_an_ignored_label(queue):
         tape.backward(loss)
         assert loss.item() == pytest.approx(expected, rel=1e-5)
         assert not logits.grad.to_host()[0].any()
+
+
+# -- the primitive table -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [c for c in cases.ELEMENTWISE if c.grad], ids=str)
+def test_primitive(queue, case):
+    inputs = [Tensor.from_host(queue, x) for x in case.sample()]
+    attrs = {k: v for k, v in case.attrs.items() if k != "approximate"}
+    assert ag.gradcheck(lambda *xs: ag.apply_op(case.op, *xs, **attrs), inputs)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "where"])
+def test_primitive_with_a_number(queue, name):
+    rng = np.random.default_rng(0)
+    x, mask = Tensor.from_host(queue, rng.uniform(0.5, 2, (3, 4))), Tensor.from_host(queue, rng.random((3, 4)) < 0.5)
+    if name == "where":
+        assert ag.gradcheck(lambda a: ag.where(mask, a, 2.0) + ag.where(mask, 0.5, a), x)
+        return
+    fn = getattr(ag, name)
+    assert ag.gradcheck(lambda a: fn(a, 1.3) * fn(0.7, a), x)
