@@ -49,6 +49,7 @@ IDENTITY = Chain("fold", ("v0",), (), (), ("v0",))
 
 CHUNK = 16384  # elements per part on a CPU device
 GROUP = 256  # work-items per group on a GPU
+PART = 1 << 16  # elements that a GPU's group may fold before more groups are worth a second launch
 DEPTH = 512  # rows that one item adds up one after the other: bounds the rounding error of column sums
 NARROW = 8  # columns below which vectors run down the rows instead
 
@@ -196,8 +197,11 @@ def _accumulator(op: str, value: np.ndarray, axes: Shape) -> DType:
 # -- choosing the walk -------------------------------------------------------------------------------------------------
 
 
-def _axes(tensors: Sequence[Tensor], shape: Shape, axes: Shape, ordered: bool) -> Axes:
-    """Which axes are kept, walked and inner; `ordered` keeps the reduced axes in row-major order."""
+def _axes(tensors: Sequence[Tensor], shape: Shape, axes: Shape, ordered: bool, narrow: int) -> Axes:
+    """Which axes are kept, walked and inner; `ordered` keeps the reduced axes in row-major order.
+
+    Fewer than `narrow` contiguous columns are walked downwards, in vectors with a step.
+    """
     strides = [layout.expand_strides(t.shape, t.strides, shape) for t in tensors]
     main = max(range(len(tensors)), key=lambda i: tensors[i].size)
     kept = [a for a in range(len(shape)) if a not in axes]
@@ -208,7 +212,7 @@ def _axes(tensors: Sequence[Tensor], shape: Shape, axes: Shape, ordered: bool) -
     )
     nk, nr, contiguous = lengths_k[-1], lengths_r[-1], steps_k[main][-1] == 1
     if contiguous or steps_r[main][-1] != 1:
-        rows = nk < NARROW and nr > nk if contiguous else nr >= nk
+        rows = nk < narrow and nr > nk if contiguous else nr >= nk
     else:
         rows = nr >= 2 * NARROW or nk < NARROW
     last = [(s[-1],) for s in (steps_r if rows else steps_k)]
@@ -258,21 +262,24 @@ def _split_gpu(by_rows: bool, rows: int, outer: int, n: int, items: int, group: 
     if by_rows:
         lanes = min(group, _power_of_two(-(-outer * wide // 2)))
         groups = -(-rows * lanes // group)
-        parts = _parts_gpu(groups, items, outer * n // 8192)
-        ostep, istep, iparts = _cut(outer, n, parts, 4)
+        ostep, istep, iparts = _cut(outer, n, _parts_gpu(groups, items, 16, rows * outer * n), 4)
         parts = -(-outer // ostep) * iparts
         return Split(lanes, ostep, istep, iparts, parts), (groups * parts * group,)
     across = min(32, group, _power_of_two(wide))
+    while across > 4 and -(-wide // across) * rows < items // 2:  # 64 bytes in a row are enough for the memory
+        across //= 2
     groups = -(-wide // across) * rows
-    parts = _parts_gpu(groups, items, outer // (8 * (group // across)))
-    ostep = -(-outer // parts)
+    ostep = -(-outer // min(_parts_gpu(groups, items, 2, rows * outer * n), outer))
     parts = -(-outer // ostep)
     return Split(across, ostep, n, 1, parts), (groups * parts * group,)
 
 
-def _parts_gpu(groups: int, items: int, most: int) -> int:
-    """Into how many parts: one where each unit has two groups, since a second launch costs more than it spreads."""
-    return 1 if groups >= items // 2 else max(1, min(most, -(-2 * items // groups)))
+def _parts_gpu(groups: int, items: int, most: int, size: int) -> int:
+    """Into how many parts a group's work is cut: not at all where all units are busy or would soon be done."""
+    if groups >= items // 2 or size <= PART * groups:
+        return 1
+    wanted = max(min(size // PART, most * items), min(size // (PART // 8), 2 * items))
+    return -(-wanted // groups)
 
 
 def _cut(outer: int, n: int, parts: int, multiple: int) -> tuple[int, int, int]:
@@ -317,8 +324,8 @@ def _stages(
     """The launches of a fold: one, or more when it is cut into parts."""
     queue = tensors[0].queue
     ordered = any("pos" in args for _, _, args in chain.lines)
-    walk = _axes(tensors, shape, axes, ordered)
     profile = profile_of(queue)
+    walk = _axes(tensors, shape, axes, ordered, NARROW if profile.kind == "cpu" else 2)
     group = 1 << min(GROUP, profile.max_work_group).bit_length() - 1
     plain = profile.kind == "cpu"
     wide = plain or any(reach(t) >= 1 << 30 for t in tensors)
