@@ -46,6 +46,8 @@ class Product:
     bias: bool = False
     accumulate: bool = False
     starts: tuple[int, int, int] = (8, 8, 8)  # the first elements of A, B and C lie at multiples of these (8 at most)
+    mask: bool = False  # A counts only where a tensor laid out like it is positive (CPU devices)
+    sums: bool = False  # the sums of A's rows come out as well (CPU devices)
 
     @property
     def count(self) -> int:

@@ -27,8 +27,8 @@ ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late l
 # Measured costs in cycles: of copying an element of A, and NR elements of B; of a work-item; of a late unit, in items.
 COPY_A, COPY_B, ITEM, LATE = 0.4, 8.0, 8000.0, 0.2
 OPTIONS = ("-cl-mad-enable",)
-DIMS = struct.Struct("21q")  # Dims of matmul_cpu.cl
-TYPES = (*(None,) * 5, *(INT64,) * 4, FLOAT32, np.dtype(f"V{DIMS.size}"))
+DIMS = struct.Struct("23q")  # Dims of matmul_cpu.cl
+TYPES = (*(None,) * 7, *(INT64,) * 5, FLOAT32, np.dtype(f"V{DIMS.size}"))
 
 Run = Callable[..., None]
 
@@ -42,7 +42,7 @@ def plan(queue: Any, p: Product) -> Run:
     row = tuning.parameters("matmul_cpu", profile)
     size = compute_dtype(p.dtype).itemsize
     row["KC"] = row["KC"] * 4 // size
-    source = program("matmul_cpu.cl", p.dtype, p.bias or p.activation is not None, **row)
+    source = program("matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **row)
     kernel = get_kernel(queue, source, "gemm", TYPES, OPTIONS)
     mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row["MC"], 2 * VECTOR[element])
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)
@@ -50,33 +50,35 @@ def plan(queue: Any, p: Product) -> Run:
     kstep = -(-p.k // (max(1, -(-p.k // row["KC"])) * 8)) * 8 or 8  # even blocks of the depth
     dims = DIMS.pack(
         p.m, p.n, p.k, *p.a, *p.b, p.c, mc, nc, inner[0], outer[1], inner[1], outer[2], inner[2], outer[3], inner[3],
-        kstep, p.accumulate, ACTS[p.activation], p.bias,
+        kstep, p.accumulate, ACTS[p.activation], p.bias, p.mask, p.sums,
     )  # fmt: skip
     partial = (p.count * p.m * p.n,) if p.dtype == FLOAT16 and p.k > kstep else None
 
     def run(
-        queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, oc: int, oa: int, ob: int, alpha: float
-    ) -> None:
+        queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, oc: int, oa: int, ob: int, alpha: float,
+        mask: Tensor | None = None, sums: Tensor | None = None,
+    ) -> None:  # fmt: skip
         part = c if partial is None else allocate(queue, partial, FLOAT32)
-        extra = a if bias is None else bias
+        extra, mask, sums = (x if y is None else y for x, y in ((a, bias), (a, mask), (c, sums)))
         launch(
-            kernel, queue, grid, (1, 1, 1), c.buffer, part.buffer, a.buffer, b.buffer, extra.buffer,
-            oc, oa, ob, extra.offset, alpha, dims,
+            kernel, queue, grid, (1, 1, 1), c.buffer, part.buffer, a.buffer, b.buffer, extra.buffer, mask.buffer,
+            sums.buffer, oc, oa, ob, extra.offset, mask.offset, alpha, dims,
         )  # fmt: skip
 
     return run
 
 
-def program(file: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
-    """The text of panel_cpu.cl and `file` for a storage type, with the activations when there is an epilogue."""
+def program(*files: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
+    """The text of panel_cpu.cl and `files` for a storage type, with the activations when there is an epilogue."""
     element = C_NAME[compute_dtype(dtype)]
     width = VECTOR[element]
-    defines |= {"S": C_NAME[dtype], "E": element, "VW": width, "MASK": MASKS[element]}
+    masks = MASKS[element]
+    defines |= {"S": C_NAME[dtype], "E": element, "VW": width, "MASK": masks, "MASKS": f"{masks}{width}"}
     defines["VECTOR"] = f"{element}{width}"
     if not epilogue:
-        return sources.load("panel_cpu.cl", file, **defines)
+        return sources.load("panel_cpu.cl", *files, **defines)
     functions = dialect.preamble(frozenset({"RELU", "GELU", "SILU"}), element, width, plain=True)
-    return sources.load("panel_cpu.cl", file, preamble=functions, EPILOGUE=1, **defines)
+    return sources.load("panel_cpu.cl", *files, preamble=functions, EPILOGUE=1, **defines)
 
 
 def macro_tile(m: int, n: int, k: int, batch: int, units: int, most: int, panel: int) -> tuple[int, int]:

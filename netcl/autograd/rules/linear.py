@@ -7,7 +7,7 @@ from typing import Any
 
 from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
-from netcl.ops import conv, elementwise, reduction
+from netcl.ops import conv, elementwise, linear_grad, reduction
 from netcl.ops.matmul import linear, matmul
 
 
@@ -35,19 +35,23 @@ register_op("matmul", matmul, _matmul_grad, saves=(0, 1))
 
 
 def _linear_grad(
-    g: Tensor, y: Any, x: Tensor, w: Tensor, b: Any = None, *, needs: Sequence[bool], activation: str | None = None
+    g: Tensor, y: Any, x: Tensor, w: Tensor, b: Any = None, *, needs: Sequence[bool], relu: bool = False
 ) -> list[Tensor | None]:
-    if activation == "relu":
-        g = elementwise.gradients("relu", g, y, (None,), (True,))[0]  # type: ignore[assignment]
     g2, x2 = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
-    dx = matmul(g2, w).reshape(x.shape) if needs[0] else None
-    dw = matmul(g2.T, x2) if needs[1] else None
-    return [dx, dw, reduction.sum(g2, axis=0) if len(needs) > 2 and needs[2] else None]
+    y2 = y.reshape(-1, y.shape[-1]) if relu else None
+    if y2 is not None and not linear_grad.masks_inside(g2, y2):
+        g2, y2 = linear_grad.masked(g2, y2), None
+    dx = linear_grad.input_grad(g2, w, y2).reshape(x.shape) if needs[0] else None
+    if needs[1]:
+        dw, db = linear_grad.weight_grad(g2, x2, y2, len(needs) > 2 and needs[2])
+        return [dx, dw, db]
+    g2 = g2 if y2 is None else linear_grad.masked(g2, y2)
+    return [dx, None, reduction.sum(g2, axis=0) if len(needs) > 2 and needs[2] else None]
 
 
 register_op("linear", linear, _linear_grad, saves=(0, 1))
 register_op("linear_relu", lambda x, w, b=None: linear(x, w, b, activation="relu"),
-            lambda g, y, x, w, b=None, *, needs: _linear_grad(g, y, x, w, b, needs=needs, activation="relu"),
+            lambda g, y, x, w, b=None, *, needs: _linear_grad(g, y, x, w, b, needs=needs, relu=True),
             saves=("y", 0, 1))  # fmt: skip
 
 

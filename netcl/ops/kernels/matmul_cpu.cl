@@ -10,15 +10,41 @@
 // Transposed operands differ only in how they are copied, so there is one kernel for all layouts and one launch.
 // Launch: global = (ceil(M / mc), ceil(N / nc), batch), local = (1, 1, 1). Follows panel_cpu.cl.
 // With half storage and K > KC partial sums go through the float workspace `part` instead of C.
+// Backward of a layer: with `has_mask` A counts only where `mask`, laid out like A, is positive (the gradient of relu by
+// its output; NaN stays NaN); with `row_sums` the first column of items also writes sums[m] = sum over k of A[m, k].
 
 // Sizes, strides in elements, batch strides, and the size of a macro tile. z = z0 * inner + z1 is the batch index.
 typedef struct {
-    long M, N, K, sam, sak, sbk, sbn, scm, mc, nc, inner, a0, a1, b0, b1, c0, c1, kstep, accumulate, act, has_bias;
+    long M, N, K, sam, sak, sbk, sbn, scm, mc, nc, inner, a0, a1, b0, b1, c0, c1, kstep, accumulate, act, has_bias, has_mask, row_sums;
 } Dims;
 
+// Zero the elements of a copied block whose mask is not positive.
+static inline void mask_block(__local E* d, __global const S* s, int rows, int cols, long sr, long sc) {
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++) {
+            E y = LOAD(s, r * sr + c * sc);
+            d[r * LDA + c] = y > 0 ? d[r * LDA + c] : 0 * y;
+        }
+}
+
+// sums[r] (+)= sum over the copied columns of row r.
+static inline void sum_rows(__global S* sums, __local const E* d, int rows, int cols, int first) {
+    for (int r = 0; r < rows; r++, d += LDA) {
+        T v = (T)(0);
+        int c = 0;
+        for (; c + VW <= cols; c += VW) v += *(__local const U*)(d + c);
+        E t[VW], sum = first ? 0 : LOAD(sums, r);
+        PRIV(t) = v;
+        for (int j = 0; j < VW; j++) sum += t[j];
+        for (; c < cols; c++) sum += d[c];
+        STORE(sums, r, sum);
+    }
+}
+
 __kernel void gemm(__global S* restrict C, __global E* restrict part, __global const S* restrict A,
-                   __global const S* restrict B, __global const S* restrict bias, long oc, long oa, long ob, long obias,
-                   float alpha, const Dims D) {
+                   __global const S* restrict B, __global const S* restrict bias, __global const S* restrict mask,
+                   __global S* restrict sums, long oc, long oa, long ob, long obias, long omask, float alpha,
+                   const Dims D) {
     __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int m0 = get_global_id(0) * D.mc, n0 = get_global_id(1) * D.nc, z = get_global_id(2), M = D.M, N = D.N, K = D.K;
     int m1 = min(m0 + (int)D.mc, M), n1 = min(n0 + (int)D.nc, N);
@@ -29,6 +55,8 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
     for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
         int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
         copy_block(Ap, LDA, A + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
+        if (D.has_mask) mask_block(Ap, mask + omask + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
+        if (D.row_sums && n0 == 0) sum_rows(sums + m0, Ap, m1 - m0, kc, kb == 0);
         for (int nb = n0; nb < n1; nb += NP * NR) {
             int ne = min(nb + NP * NR, n1);
             copy_panels(Bp, B + kb * D.sbk + nb * D.sbn, kc, ne - nb, D.sbk, D.sbn);
