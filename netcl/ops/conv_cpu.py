@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
-
-import numpy as np
 
 from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.dtypes import FLOAT16, INT64, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_residue, depthwise_cpu, tuning
+from netcl.ops import conv_residue, depthwise_cpu, tuning, winograd_cpu
 from netcl.ops.conv_shape import Geometry
-from netcl.ops.elementwise import contiguous
-from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, MASKS, MR, OPTIONS, VECTOR, program
+from netcl.ops.lanes_cpu import RECORD, pack_dims, unit_rows
+from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, MR, OPTIONS, program
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
-DIMS = struct.Struct("29q")  # Dims of conv_cpu.cl
-RECORD = np.dtype(f"V{DIMS.size}")
 FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
 WEIGHTS = (*(None,) * 3, INT64, INT64, RECORD)
 SUM = (None, None, *(INT64,) * 4)
@@ -36,9 +31,11 @@ def _forward(
     y: Tensor, strides: Any, start: int, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
 ) -> None:
     """As `forward`, with the output's strides and first element given: it may be a strided part of y."""
-    queue, x = x.queue, _rows(x)
+    queue, x = x.queue, unit_rows(x)
     if depthwise_cpu.fits(g, queue):
         return depthwise_cpu.forward(y, strides, start, x, w, bias, g, activation)
+    if winograd_cpu.fits(g, x.dtype, queue):
+        return winograd_cpu.forward(y, strides, start, x, w, bias, g, activation)
     key = ("conv_cpu", g, x.strides, strides, x.dtype, bias is None, activation)
     kernel, grid, partial, dims = remember(
         queue, key, lambda: _plan(queue, g, x.strides, strides, x.dtype, bias is not None, activation)
@@ -61,7 +58,7 @@ def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: boo
     nc = min(max(256, CHUNK // mc // block * block), -(-q // (wanted * block)) * block)
     kstep = _kstep(row["KC"], g.kh * g.kw)
     kernel = _kernel(queue, "conv", dtype, bias or activation is not None, FORWARD)
-    dims = _dims(g, xs, ys, mc, nc, kstep, ACTS[activation], bias)
+    dims = pack_dims(g, xs, ys, mc, nc, kstep, ACTS[activation], bias)
     partial = (g.o, q) if dtype == FLOAT16 and g.taps > kstep else None
     return kernel, (-(-m // mc), -(-q // nc), g.groups), partial, dims
 
@@ -73,7 +70,7 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw of a convolution; g and dw are contiguous."""
-    queue, x = g.queue, _rows(x)
+    queue, x = g.queue, unit_rows(x)
     if depthwise_cpu.fits(form, queue):
         return depthwise_cpu.weight_grad(dw, g, x, form)
     key = ("conv_cpu weights", form, x.strides, g.dtype)
@@ -98,13 +95,8 @@ def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType)
     splits = -(-q // nc)
     products = _kernel(queue, "conv_weights", dtype, False, WEIGHTS)
     sums = _kernel(queue, "conv_weights_sum", dtype, False, SUM)
-    dims = _dims(form, xs, gs, mc, nc, row["KC"], 0, False)
+    dims = pack_dims(form, xs, gs, mc, nc, row["KC"], 0, False)
     return products, (blocks, splits, form.groups), sums, splits, dims
-
-
-def _rows(x: Tensor) -> Tensor:
-    """x with unit stride along its rows and no reversed axis."""
-    return x if x.strides[-1] == 1 and min(x.strides) >= 0 else contiguous(x)
 
 
 def _row(queue: Any, dtype: DType) -> dict[str, int]:
@@ -118,15 +110,5 @@ def _kstep(kc: int, window: int) -> int:
 
 
 def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
-    element = "double" if dtype.itemsize == 8 else "float"
-    masks = f"{MASKS[element]}{VECTOR[element]}"
-    source = program("conv_cpu.cl", dtype, epilogue, MASKS=masks, **_row(queue, dtype))
+    source = program("lanes_cpu.cl", "conv_cpu.cl", dtype=dtype, epilogue=epilogue, **_row(queue, dtype))
     return get_kernel(queue, source, name, types, OPTIONS)
-
-
-def _dims(g: Geometry, xs: Shape, ys: Shape, mc: int, nc: int, kstep: int, act: int, bias: bool) -> bytes:
-    span = 1 + sum((n - 1) * s for n, s in zip((g.n, g.c // g.groups, g.h, g.w), xs))
-    return DIMS.pack(
-        g.o // g.groups, g.n * g.out[0] * g.out[1], g.taps, g.c // g.groups, g.h, g.w, g.kh, g.kw, *g.stride,
-        *g.padding, *g.dilation, *g.out, *xs[:3], span, *ys, mc, nc, kstep, act, bias,
-    )  # fmt: skip

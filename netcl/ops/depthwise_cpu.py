@@ -13,7 +13,7 @@ from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops.conv_shape import Geometry
-from netcl.ops.matmul_cpu import ACTS, MASKS, OPTIONS, VECTOR, program
+from netcl.ops.matmul_cpu import ACTS, OPTIONS, program
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
@@ -76,9 +76,7 @@ def _wide(g: Geometry) -> int:
 
 
 def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
-    element = "double" if dtype.itemsize == 8 else "float"
-    masks = f"{MASKS[element]}{VECTOR[element]}"
-    source = program("depthwise_cpu.cl", dtype, epilogue, MASKS=masks, BAND=BAND, MOST=MOST)
+    source = program("depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, BAND=BAND, MOST=MOST)
     return get_kernel(queue, source, name, types, OPTIONS)
 
 

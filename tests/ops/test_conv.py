@@ -142,6 +142,34 @@ def test_other_floats(queue, case, dtype):
     check(queue, x_shape, w_shape, dtype, **options)
 
 
+WINOGRAD = {
+    "even": ((2, 16, 8, 8), (16, 16, 3, 3), {"padding": 1}),
+    "odd": ((3, 17, 7, 9), (19, 17, 3, 3), {"padding": 1}),
+    "no padding": ((2, 20, 11, 12), (22, 20, 3, 3), {}),
+    "wide padding": ((1, 16, 5, 33), (23, 16, 3, 3), {"padding": (2, 3)}),
+    "groups": ((2, 32, 9, 10), (48, 16, 3, 3), {"padding": 1, "groups": 2}),
+    "many channels": ((1, 130, 6, 6), (64, 130, 3, 3), {"padding": 1}),
+    "too many channels": ((1, 600, 4, 5), (16, 600, 3, 3), {"padding": 1}),
+}
+
+
+@pytest.mark.parametrize("case", list(WINOGRAD))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_winograd_sizes(queue, case, dtype):
+    x_shape, w_shape, options = WINOGRAD[case]
+    check(queue, x_shape, w_shape, dtype, **options)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+def test_winograd_bias_activation_and_views(queue, activation):
+    x, w, b = values((2, 20, 13, 18)), values((18, 20, 3, 3), seed=1) / 8, values((18,), seed=2)
+    tensor = Tensor.from_host(queue, x)[:, :, ::-1].transpose(2, 3)
+    expected = x[:, :, ::-1].swapaxes(2, 3)
+    ref = Reference(expected.shape, w.shape, padding=1)
+    y = conv2d(tensor, *(Tensor.from_host(queue, a) for a in (w, b)), padding=1, activation=activation)
+    close(y, ACTIVATIONS[activation](ref.forward(expected, w) + b.astype("f8")[:, None, None]), terms=180)
+
+
 @pytest.mark.parametrize("width", [1, 5, 6, 7, 15, 16, 17, 31, 33, 63, 64, 65])
 def test_widths_round_the_vectors(queue, width):
     check(queue, (2, 2, 3, width), (7, 2, 3, 3), padding=1)
@@ -265,14 +293,15 @@ def test_infinities_stay_where_they_are_read(queue):
     np.testing.assert_array_equal(np.isnan(dw), np.isnan(expected_dw))
 
 
-def test_DEV_05_nothing_is_read_or_written_outside(cl_queue):
-    """NaN and a guard value lie right before and behind x and y."""
-    x, w = values((2, 3, 7, 9)), values((5, 3, 3, 3), seed=1)
+@pytest.mark.parametrize("channels", [3, 18])
+def test_DEV_05_nothing_is_read_outside(cl_queue, channels):
+    """NaN lies right before and behind x."""
+    x, w = values((2, channels, 7, 9)), values((channels, channels, 3, 3), seed=1)
     around = np.full(x.size + 40, np.nan, "f4")
     around[20:-20] = x.ravel()
     inside = Tensor.from_host(cl_queue, around)[20:-20].reshape(x.shape)
     y = conv2d(inside, Tensor.from_host(cl_queue, w), padding=2)
-    close(y, Reference(x.shape, w.shape, padding=2).forward(x, w), terms=27)
+    close(y, Reference(x.shape, w.shape, padding=2).forward(x, w), terms=9 * channels)
 
 
 def test_errors_name_the_shapes(queue):

@@ -107,8 +107,8 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
     for (int n = full * NR; n < cols; n += NR) copy_block(d + n * KC, NR, s + n * sn, kc, min(NR, cols - n), sk, sn);
 }
 
-#define ROW(i) a = (T)(ap[i * LDA + k]); c##i##0 = a * b0 + c##i##0; c##i##1 = a * b1 + c##i##1;
-#define STEP(ROWS) b0 = LOC(bp); b1 = LOC(bp + VW); ROWS(ROW) bp += NR; k++;
+#define ROW(i) a = (T)(AT(i)); c##i##0 = a * b0 + c##i##0; c##i##1 = a * b1 + c##i##1;
+#define STEP(ROWS) b0 = LOC(bp); b1 = LOC(bp + VW); ROWS(ROW) bp += NR; k++; NEXT
 #define CLEAR(i) T c##i##0 = (T)(0), c##i##1 = (T)(0);
 #define KEEP(i) PRIV(t + i * NR) = c##i##0 * alpha; PRIV(t + i * NR + VW) = c##i##1 * alpha;
 #define SEND(i) GLOB(to + i * ld) = c##i##0 * alpha; GLOB(to + i * ld + VW) = c##i##1 * alpha;
@@ -116,16 +116,22 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 #define ROWS4(F) F(0) F(1) F(2) F(3)
 #define ROWS6(F) F(0) F(1) F(2) F(3) F(4) F(5)
 
-// alpha * rows of ap times the panel bp, over a depth of kc: to the tile at `to` with `ld` elements per row (added to it
-// if `old`), or to t[rows][NR] when `to` is 0. Four rows as well as six, so that few rows are computed in vain.
+// The sums of a tile over a depth of kc: rows of ap, found by AT(row) and NEXT, times the panel bp.
+#define SUMS(ROWS)                                                                    \
+    T a, b0, b1;                                                                      \
+    ROWS(CLEAR)                                                                       \
+    int k = 0;                                                                        \
+    for (; k + 4 <= kc;) { STEP(ROWS) STEP(ROWS) STEP(ROWS) STEP(ROWS) }              \
+    for (; k < kc;) { STEP(ROWS) }
+
+#define AT(i) ap[i * LDA + k]
+#define NEXT
+// alpha times the sums: to the tile at `to` with `ld` elements per row (added to it if `old`), or to t[rows][NR] when `to`
+// is 0. Four rows as well as six, so that few rows are computed in vain.
 #define MICRO(name, ROWS)                                                                                             \
     static inline void name(E* t, __local const E* ap, __local const E* bp, int kc, E alpha, __global E* to, long ld, \
                             int old) {                                                                                \
-        T a, b0, b1;                                                                                                  \
-        ROWS(CLEAR)                                                                                                   \
-        int k = 0;                                                                                                    \
-        for (; k + 4 <= kc;) { STEP(ROWS) STEP(ROWS) STEP(ROWS) STEP(ROWS) }                                          \
-        for (; k < kc;) { STEP(ROWS) }                                                                                \
+        SUMS(ROWS)                                                                                                    \
         if (to && old) { ROWS(ADD) }                                                                                  \
         else if (to) { ROWS(SEND) }                                                                                   \
         else { ROWS(KEEP) }                                                                                           \

@@ -1,0 +1,104 @@
+// lanes_cpu.cl: blocks of the matrix X(k, q) of a convolution on CPU devices: the input pixel that tap k (channel, filter
+// row, filter column) of output pixel q reads, or 0 in the padding. X is never stored, only packed in blocks, VW pixels at
+// a time. Follows panel_cpu.cl.
+// x has unit stride along its last axis; `span` is the number of elements between the first and the end of x.
+
+#define TAPS 16     // widest filter row the vector path takes
+#define JOIN(a, b) a##b
+#define AS(type, v) JOIN(as_, type)(v)
+#define MASKED(v, keep) AS(VECTOR, AS(MASKS, v) & (keep))
+
+typedef struct {
+    long M, Q, K, C, H, W, KH, KW, sy, sx, py, px, dy, dx, Ho, Wo, xn, xc, xh, span;
+    long yn, yc, yh, yw, mc, nc, kstep, act, has_bias;
+} Dims;
+
+// Output pixels q .. q + VW - 1 (those before `end`): part 0 of them lies in one output row, part 1 in the next.
+typedef struct {
+    long q, end;
+    long from[2];               // element of x that lane 0 reads at tap (0, 0), as if the part covered every lane
+    int row[2];                 // input row of tap row 0; H where the part is empty
+    int scalar;                 // lanes lie in more than two rows, or the filter is beyond the vector path
+    MASKS keep[2][TAPS];        // all ones where a lane of the part reads inside its row at tap column kw
+} Lanes;
+
+static inline void find_lanes(Lanes* L, long q, long end, const Dims* D) {
+#if VW == 8
+    const MASKS lane = (MASKS)(0, 1, 2, 3, 4, 5, 6, 7);
+#else
+    const MASKS lane = (MASKS)(0, 1, 2, 3);
+#endif
+    int Wo = D->Wo, P = D->Ho * Wo, sx = D->sx, px = D->px;
+    long n = q / P;
+    int p = q - n * P, y = p / Wo, x = p - y * Wo, first = min(VW, Wo - x), count = min((long)VW, end - q);
+    L->q = q;
+    L->end = end;
+    L->scalar = D->KW > TAPS || sx > 2 || count > first + Wo;
+    L->row[0] = y * D->sy - D->py;
+    L->from[0] = n * D->xn + L->row[0] * D->xh + x * sx - px;
+    if (++y == D->Ho) { y = 0; n++; }
+    L->row[1] = y * D->sy - D->py;
+    L->from[1] = n * D->xn + L->row[1] * D->xh - px - first * sx;
+    if (count <= first) L->row[1] = D->H;
+    if (L->scalar) return;
+    MASKS in0 = lane < (MASK)min(first, count), in1 = (lane >= (MASK)first) & (lane < (MASK)count);
+    MASKS x0 = lane * (MASK)sx + (MASK)(x * sx - px), x1 = (lane - (MASK)first) * (MASK)sx - (MASK)px;
+    for (int t = 0; t < D->KW; t++, x0 += (MASK)D->dx, x1 += (MASK)D->dx) {
+        L->keep[0][t] = in0 & (x0 >= (MASK)0) & (x0 < (MASK)D->W);
+        L->keep[1][t] = in1 & (x1 >= (MASK)0) & (x1 < (MASK)D->W);
+    }
+}
+
+// Rows k0 .. k0 + kc - 1 of X at the lanes to d, with `ld` elements per row: element by element.
+static void pack_slowly(__local E* d, int ld, __global const S* X, const Lanes* L, int k0, int kc, const Dims* D) {
+    int KW = D->KW, KH = D->KH, H = D->H, P = D->Ho * D->Wo, iy[VW], ix[VW];
+    long from[VW];
+    for (int l = 0; l < VW; l++) {
+        long n = (L->q + l) / P;
+        int p = (L->q + l) - n * P;
+        iy[l] = L->q + l < L->end ? p / (int)D->Wo * D->sy - D->py : H;
+        ix[l] = p % (int)D->Wo * D->sx - D->px;
+        from[l] = n * D->xn + iy[l] * D->xh + ix[l];
+    }
+    int c = k0 / (KH * KW), u = k0 / KW % KH, v = k0 % KW;
+    for (int k = 0; k < kc; k++, d += ld) {
+        long at = c * D->xc + u * D->dy * D->xh + v * D->dx;
+        for (int l = 0; l < VW; l++) {
+            int inside = (uint)(iy[l] + u * (int)D->dy) < H && (uint)(ix[l] + v * (int)D->dx) < D->W;
+            d[l] = inside ? (E)LOAD(X, from[l] + at) : (E)0;
+        }
+        if (++v == KW) { v = 0; if (++u == KH) { u = 0; c++; } }
+    }
+}
+
+// VW elements from p on, or every other one.
+#define EVERY1(p) GET(p)
+#define EVERY2(p) ((T)(GET(p).even, GET((p) + VW).even))
+// For every channel, the taps of one filter row.
+#define CHANNELS(VALUE)                                                                           \
+    for (int c = 0; c < channels; c++, e += taps * ld, p0 += D->xc, p1 += D->xc)                  \
+        for (int t = 0; t < KW; t++) LOC(e + t * ld) = VALUE;
+#define PACK(EVERY)                                                                               \
+    if (ok0 && ok1) {                                                                             \
+        CHANNELS(MASKED(EVERY(p0 + t * dx), L->keep[0][t]) + MASKED(EVERY(p1 + t * dx), L->keep[1][t])) \
+    } else if (ok0) { CHANNELS(MASKED(EVERY(p0 + t * dx), L->keep[0][t])) }                       \
+    else if (ok1) { CHANNELS(MASKED(EVERY(p1 + t * dx), L->keep[1][t])) }                         \
+    else { CHANNELS((T)(0)) }
+
+// The same by vectors, where the block is made of whole filters and no vector reaches past the ends of x.
+static void pack_lanes(__local E* d, int ld, __global const S* X, const Lanes* L, int k0, int kc, const Dims* D) {
+    int KW = D->KW, KH = D->KH, H = D->H, dx = D->dx, taps = KH * KW, channels = kc / taps;
+    int slow = L->scalar || k0 % taps || kc % taps;
+    for (int u = 0; u < KH && !slow; u++) {
+        int row = u * (int)D->dy, ok0 = (uint)(L->row[0] + row) < H, ok1 = (uint)(L->row[1] + row) < H;
+        long at = k0 / taps * D->xc + row * D->xh, f0 = L->from[0] + at, f1 = L->from[1] + at;
+        long limit = D->span - (channels - 1) * D->xc - (KW - 1) * dx - VW * D->sx;
+        slow = (ok0 && (f0 < 0 || f0 > limit)) || (ok1 && (f1 < 0 || f1 > limit));
+        __global const S* p0 = X + f0;
+        __global const S* p1 = X + f1;
+        __local E* e = d + u * KW * ld;
+        if (slow) break;
+        if (D->sx == 1) { PACK(EVERY1) } else { PACK(EVERY2) }
+    }
+    if (slow) pack_slowly(d, ld, X, L, k0, kc, D);
+}
