@@ -55,8 +55,8 @@ def forward(
     u, extra = allocate(queue, (g.groups, 16, padded, per), FLOAT32), w if bias is None else bias
     launch(filters, queue, (padded, g.groups), (1, 1), u.buffer, w.buffer, w.offset, outs, per)
     launch(
-        kernel, queue, (items, g.groups), (1, 1), y.buffer, x.buffer, u.buffer, extra.buffer, y.offset + start, x.offset,
-        extra.offset, padded, dims,
+        kernel, queue, (items, g.groups), (1, 1), y.buffer, x.buffer, u.buffer, extra.buffer, y.offset + start,
+        x.offset, extra.offset, padded, dims,
     )  # fmt: skip
 
 
