@@ -359,15 +359,9 @@ def _source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
     form = text.form
     element, width, storage = element_of(form.compute), form.width, C_NAME[text.result]
     names = [str(k) for k in range(len(form.inputs))]
-    strided = [k for k, x in zip(names, form.inputs, strict=True) if x.access == "strided"]
     pointers = [f"__global const {C_NAME[x.dtype]}* restrict in_{k}" for k, x in zip(names, form.inputs, strict=True)]
     pointers.append(f"__global {storage}* restrict out")
-    index = [f"o_{k}" for k in names]
-    index += [f"{kind}_{k}_{a}" for kind, rank in (("k", text.kept_rank), ("w", text.walk_rank))
-              for k in names for a in range(rank)]  # fmt: skip
-    index += [f"i_{k}" for k in strided]
-    index += [f"k_d{a}" for a in range(1, text.kept_rank)] + [f"w_d{a}" for a in range(1, text.walk_rank)]
-    index += ["rows", "outer", "n", "unit", "ostep", "istep", "iparts", "parts"]
+    index = _index_arguments(text, names)
     scalars = [f"a_{s}" for s in chain.scalars] + (["s_final"] if text.final else [])
     parameters = [*pointers, *(f"const I {x}" for x in index), *(f"const {element} {s}" for s in scalars)]
     combine = FOLDS[text.fold][1].upper()
@@ -397,6 +391,16 @@ def _source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
     types = [None] * len(pointers) + [INT64 if form.wide else INT32] * len(index) + [scalar] * len(scalars)
     body = sources.text("reduce.cl").replace("NAME", _name(chain, text.fold))
     return head + "\n".join(lines) + "\n" + body, tuple(types)
+
+
+def _index_arguments(text: Text, names: Sequence[str]) -> list[str]:
+    """Offsets, strides along kept and walked axes, steps, lengths, and the sizes of the split."""
+    index = [f"o_{k}" for k in names]
+    for kind, rank in (("k", text.kept_rank), ("w", text.walk_rank)):
+        index += [f"{kind}_{k}_{axis}" for k in names for axis in range(rank)]
+    index += [f"i_{k}" for k, x in zip(names, text.form.inputs, strict=True) if x.access == "strided"]
+    index += [f"k_d{a}" for a in range(1, text.kept_rank)] + [f"w_d{a}" for a in range(1, text.walk_rank)]
+    return [*index, "rows", "outer", "n", "unit", "ostep", "istep", "iparts", "parts"]
 
 
 def _name(chain: Chain, op: str) -> str:

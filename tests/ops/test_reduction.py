@@ -102,6 +102,8 @@ def test_views(every_queue, op):
 
 
 def test_integers_widen(queue):
+    """NUM-09: no sum wraps, a mean of integers is a float."""
+
     def total(values, dtype):
         return reduction.sum(Tensor.from_host(queue, np.array(values, dtype))).to_host()
 
@@ -181,6 +183,7 @@ def test_first_index_wins(queue):
 
 
 def test_empty(queue):
+    """NUM-10: over nothing there is a sum, a product and no maximum."""
     t = Tensor.empty(queue, (0,))
     assert reduction.sum(t).to_host().tolist() == [0]
     assert reduction.prod(t).to_host().tolist() == [1]
@@ -245,6 +248,7 @@ def test_long_sums_keep_their_digits(queue):
 
 
 def test_logsumexp(queue):
+    """NUM-02: rows of -inf give -inf, an infinite element gives infinity."""
     inf = np.inf
 
     def of(values, axis=None):
