@@ -12,7 +12,7 @@
 //           because the unit truncates when it accumulates. A result that is not a number is computed again with plain float
 //           arithmetic (`exact`), since infinity times a zero low part is no number where the plain product is infinite.
 //
-// Tables (convolution): TABLE_K: slice t of A lies at table[t] + (0, row); TABLE_M: 64-row block i of A at table[i] + (k, 0).
+// Tables (convolution): TABLE_K: slice t of A lies at table[t] + (0, row); TABLE_M: 64-row block i of A at table[i] + (0, k).
 // Output: C[row * row_step + col * col_step] (SWAP 0: col_step 1; SWAP 1: neighbours in a column are rows), or for PIXELS
 // rows are pixels of a padded image. PARTIAL: plain sums of one part of k, for a reduction afterwards.
 // Launch: any number of groups of 384. Layouts of shared memory and registers: PTX ISA 8.3, section 9.7.15.
@@ -65,6 +65,7 @@ static inline uint low_part(uint x, uint h) { return as_uint(as_float(x) - as_fl
 static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x + 0x1000u : x; }
 #endif
 
+// where the i-th 64 rows of slice t of A lie. The innermost coordinate must be a multiple of 16 bytes, the others are free.
 #if defined(TABLE_K)
 #define A_AT(t, i) \
     const int4 at_ = table[t]; \
@@ -72,7 +73,9 @@ static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x 
 #elif defined(TABLE_M)
 #define A_AT(t, i) \
     const int4 at_ = table[m0 / 64 + (i)]; \
-    const int ax = at_.x + (t) * BK, ay = at_.y, az = at_.z, aw = z0 * J.aw
+    const int ax = at_.x, ay = at_.y + (t) * BK, az = at_.z, aw = z0 * J.aw
+#elif defined(A_ALONG_M)
+#define A_AT(t, i) const int ax = m0 + (i) * 64, ay = (t) * BK, az = z1 * J.az, aw = z0 * J.aw
 #else
 #define A_AT(t, i) const int ax = (t) * BK, ay = m0 + (i) * 64, az = z1 * J.az, aw = z0 * J.aw
 #endif
@@ -88,7 +91,7 @@ static inline float exact(__global const float* A, __global const float* B, __gl
         A_AT(t, 0);
         for (int e = 0; e < BK; e++) {
 #ifdef A_ALONG_M
-            const int x = row, y = t * BK + e;
+            const int x = ax + (row & 63), y = ay + e;
 #else
             const int x = ax + e, y = ay + (row & 63);
 #endif
@@ -317,18 +320,13 @@ __kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
                     BAR_WAIT(empty + s * 8, phase);
                     const uint bar = full + s * 8, sa = s0 + s * STAGE, sb = sa + BM * 128;
                     BAR_EXPECT(bar, STAGE);
-#if defined(A_ALONG_M)
-#ifdef TF32
-                    for (int i = 0; i < BM / 32; i++)
-                        COPY_BOX(sa + i * 4096, amap, m0 + i * 32, t * BK, z1 * J.az, z0 * J.aw, bar);
-#else
-                    for (int i = 0; i < BM / 64; i++)
-                        COPY_BOX(sa + i * 8192, amap, m0 + i * 64, t * BK, z1 * J.az, z0 * J.aw, bar);
-#endif
-#elif defined(TABLE_M)
+#ifdef A_ALONG_M
                     for (int i = 0; i < BM / 64; i++) {
                         A_AT(t, i);
                         COPY_BOX(sa + i * 8192, amap, ax, ay, az, aw, bar);
+#ifdef TF32
+                        COPY_BOX(sa + i * 8192 + 4096, amap, ax + 32, ay, az, aw, bar);
+#endif
                     }
 #else
                     A_AT(t, 0);

@@ -6,9 +6,9 @@ image into s x s phases, in which a tap is again a shift. The forward product is
 
     Y (pixels, O) = sum over taps X (pixels + shift of the tap, C) W (tap, C, O)
 
-with each tap's piece of X copied by one box, and the input gradient the same over the upstream gradient. For the weight
-gradient pixels lie along memory: dW (tap, C, O) = X^T (pixels + shift, C) G (pixels, O), divided among groups along
-pixels.
+with each tap's piece of X copied by one box, and the input gradient the same over the upstream gradient. The weight
+gradient dW (tap, C, O) = X^T (pixels + shift, C) G (pixels, O) reads X along its other axis (along memory no shift is
+possible) and is divided among groups along pixels.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _forward_plan(
     dtype, kind, parts, depth = _kind(x.dtype)
     c, o, layout = g.c // g.groups, g.o // g.groups, grid(g, dtype == "half")
     slots = -(-c // depth) * depth  # channels of a tap, whole slices
-    pack_x = _pack_images(queue, g, layout, x, "rows", 1)
+    pack_x = _pack_images(queue, g, layout, x)
     rows = g.n * layout.pixels
     choice = cut(wgmma.ROWS[kind], profile_of(queue), rows, o, len(taps) * slots, g.groups)[0]
     size = g.groups * o * len(taps) * slots
@@ -197,24 +197,25 @@ def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
     dtype, kind, parts, depth = _kind(x.dtype)
     c, o, layout = g.c // g.groups, g.o // g.groups, grid(g, False)
     window, slots, rows = g.kh * g.kw, -(-c // 64) * 64, g.n * layout.pixels
-    pack_x = _pack_images(queue, g, layout, x, "k", 1)
+    pack_x = _pack_images(queue, g, layout, x)
     pack_g = _pack_gradient(queue, g, layout, upstream, parts)
     m = window * slots
     choice = cut(wgmma.ROWS[kind], profile_of(queue), m, o, rows, g.groups)[0]
     slices = -(-rows // depth)
     split = depth_of(rows, choice.splits, depth) // depth
     splits = -(-slices // split)
-    table = [(shift, c0, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, 64)]
+    table = [(c0, shift, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, 64)]
     table += table[-1:] * (choice.row["BM"] // 64)  # a tile at the border reads more blocks than there are
     tables = _upload(queue, np.array(table, np.int32)), _upload(queue, np.arange(window, dtype=np.int32))
-    kernel = _kernel(
-        queue, x.dtype, choice, "conv_wgmma", "", {"SWAP": 0, "PARTIAL": 1, "TABLE_M": 1, "VEC": 1 - o % 2}
-    )
+    how: dict[str, int | str] = {"SWAP": 0, "PARTIAL": 1, "TABLE_M": 1, "A_ALONG_M": 1, "VEC": 1 - o % 2}
+    kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", "", how)
     values = {
         "m": m, "n": o, "slices": slices, "split": split, "parts": splits, "inner": 1, "aw": int(g.groups > 1),
         "bw": int(g.groups > 1), "blo": pack_g.step, "row_step": o, "c0": m * o, "part_step": g.groups * m * o,
     }  # fmt: skip
-    job, groups, maps = _job(queue, dtype, pack_x.packed, pack_g.packed, choice, values, g.groups * splits, parts, 64)
+    (w, z, pixels, channels), (sw, sz, along, _) = pack_x.packed.lengths, pack_x.packed.strides
+    turned = Operand((w, z, channels, pixels), (sw, sz, 1, along))
+    job, groups, maps = _job(queue, dtype, turned, pack_g.packed, choice, values, g.groups * splits, parts)
     add = get_kernel(queue, sources.load("pack.cl", S=C_NAME[x.dtype], PARTS=1), "sum_weights", SUMS)
     total = g.groups * m * o
 
@@ -233,16 +234,14 @@ def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
     return run
 
 
-def _pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor, axis: str, parts: int) -> Any:
-    """The Pack of x: pixels are rows, with the channels along k, or the other way round."""
+def _pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor) -> Any:
+    """The Pack of x: pixels are rows, with the channels along memory."""
     dtype, c, phases, rows = C_NAME[x.dtype], g.c // g.groups, prod(g.stride), g.n * layout.pixels
     n_step, c_step, h_step, w_step = x.strides
-    lengths = (rows, c) if axis == "rows" else (c, rows)
-    steps = (w_step, c_step) if axis == "rows" else (c_step, w_step)
-    pitch = pitch_of(lengths[1], dtype)
-    packed = Operand((g.groups, phases, *lengths), (phases * lengths[0] * pitch, lengths[0] * pitch, pitch, 1))
-    pixels = Pixels(axis, layout.width, layout.height, (g.h, g.w), (n_step, h_step), g.stride, g.n)
-    return packing(queue, packed, (c * c_step, 0, *steps), dtype, parts, pixels=pixels)
+    pitch = pitch_of(c, dtype)
+    packed = Operand((g.groups, phases, rows, c), (phases * rows * pitch, rows * pitch, pitch, 1))
+    pixels = Pixels("rows", layout.width, layout.height, (g.h, g.w), (n_step, h_step), g.stride, g.n)
+    return packing(queue, packed, (c * c_step, 0, w_step, c_step), dtype, 1, pixels=pixels)
 
 
 def _pack_gradient(queue: Any, g: Geometry, layout: Grid, upstream: Tensor, parts: int) -> Any:
@@ -263,21 +262,20 @@ def _kernel(
     defines: dict[str, int | str] = {k: choice.row[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {"NAME": name, "S": C_NAME[dtype], "OUT": "float" if partial else C_NAME[dtype], "HAS_BIAS": 0, "VEC": 0}
     defines |= {k: 1 for k, on in (("TF32", not half), ("HALF_OUT", half and not partial)) if on}
-    macro = wgmma.product_macro(choice.row["NW"], "f16" if half else "tf32")
+    macro = wgmma.product_macro(choice.row["NW"], "f16" if half else "tf32", along_m="A_ALONG_M" in more)
     text = macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
     return get_kernel(queue, text, name, TYPES, edit=activate)
 
 
 def _job(
-    queue: Any, dtype: str, a: Operand, b: Operand, choice: Tiling, values: dict[str, int], count: int, parts: int,
-    boxes: int = 0,
-) -> tuple[bytes, int, Any]:  # fmt: skip
+    queue: Any, dtype: str, a: Operand, b: Operand, choice: Tiling, values: dict[str, int], count: int, parts: int
+) -> tuple[bytes, int, Any]:
     """(the kernel's record, number of work-groups, memory for their tensor maps)."""
     row = choice.row
     tiles_m, tiles_n = -(-values["m"] // row["BM"]), -(-values["n"] // row["BN"])
     values = values | {"tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": tiles_m * tiles_n * count}
     groups = min(values["tiles"], profile_of(queue).compute_units)
-    record = wgmma.record(dtype, a, b, row, values, 2 if parts == 3 else 1, boxes)
+    record = wgmma.record(dtype, a, b, row, values, 2 if parts == 3 else 1)
     return record, groups, empty_buffer(queue, groups * MAPS)
 
 

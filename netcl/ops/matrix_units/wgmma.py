@@ -206,12 +206,10 @@ def _job(
     return record(C_NAME[p.dtype], x, y, row, values, 2 if form.parts == 3 else 1)
 
 
-def record(
-    dtype: str, x: Operand, y: Operand, row: dict[str, int], values: dict[str, int], parts: int, boxes: int = 0
-) -> bytes:
-    """A Job. `boxes`: rows of a box of x, a whole tile by default; y has `parts` copies behind one another."""
+def record(dtype: str, x: Operand, y: Operand, row: dict[str, int], values: dict[str, int], parts: int) -> bytes:
+    """A Job. y has `parts` copies behind one another."""
     beside = 32 if dtype == "float" else 64  # of the other axis, where that one is in memory
-    a_map = x.map_of(dtype, boxes or row["BM"] if x.along_k else beside)
+    a_map = x.map_of(dtype, row["BM"] if x.along_k else beside)
     both = y._replace(lengths=(y.lengths[0] * parts, *y.lengths[1:]))
     if parts > 1:
         both = both._replace(strides=(values["blo"] // y.lengths[0], *y.strides[1:]))
