@@ -387,5 +387,3 @@ def _gpu_batch_grad(
         vectors, group = x.size // sizes["VEC"], min(GROUP, profile.max_work_group)
         numbers = (*offsets, vectors, c, across, n * across * sizes["VEC"])
         launch(kernel, queue, (-(-vectors // group) * group,), (group,), dx.buffer, sums.buffer, *buffers, *numbers)
-
-

@@ -245,9 +245,7 @@ def test_batch_norm_running_statistics(queue):
     x = Tensor.from_host(queue, np.array([[1], [2], [3], [4]], np.float32))
     mean, var = Tensor.zeros(queue, (1,)), Tensor.ones(queue, (1,))
     y = batch_norm(x, None, None, mean, var, training=True, momentum=0.1, eps=1e-5)[0]
-    np.testing.assert_allclose(
-        y.to_host()[:, 0], [-1.3416354, -0.4472118, 0.4472118, 1.3416354], rtol=1e-6
-    )
+    np.testing.assert_allclose(y.to_host()[:, 0], [-1.3416354, -0.4472118, 0.4472118, 1.3416354], rtol=1e-6)
     np.testing.assert_allclose([mean.item(), var.item()], [0.25, 1.0666667], rtol=1e-6)
     y = batch_norm(x[:1], None, None, mean, var, training=False)[0]
     np.testing.assert_allclose(y.item(), 0.7261810, rtol=1e-6)
@@ -358,7 +356,6 @@ def test_gradients_by_finite_differences(cpu_queue):
             if grad is None:
                 continue
             d = rng.standard_normal(values[i].shape)
-
 
             def loss(v, i=i, forward=forward, values=values):
                 return (forward(*map(tensor, [*values[:i], v, *values[i + 1 :]]))[0].to_host() * g).sum()
