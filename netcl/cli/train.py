@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def network(queue: Any) -> Any:
     """Three convolutions and two linear layers, 40,394 parameters: (N, 1, 8, 8) -> (N, 10)."""
-    from netcl import nn
+    import netcl.nn as nn
 
     return nn.Sequential(
         nn.Conv2d(queue, 1, 16, 3, padding=1), nn.ReLU(),
