@@ -252,7 +252,7 @@ class FusedStep:
         for i, j in plan.passed_on:
             g = upstream[j]
             assert g is not None
-            result[i] = g.expand(*self.shape) if g.shape != self.shape and not self.is_row(self.leaves[i]) else g
+            result[i] = self._fitted(g if self.is_row(self.leaves[i]) else g.expand(*self.shape), i)
         given = {"x": tensors, "g": upstream, "r": saved}
         for launch in plan.launches:
             inputs: list[Any] = [given[kind][i] for kind, i in launch.sources]
@@ -261,9 +261,13 @@ class FusedStep:
             if launch.expand:
                 inputs[0] = inputs[0].expand(*self.shape)
             for i, dx in zip(launch.targets, self._run(launch, inputs, floats), strict=True):
-                leaf = self.leaves[i].shape
-                result[i] = dx.reshape(*leaf) if dx.shape != leaf and dx.size == layout.size_of(leaf) else dx
+                result[i] = self._fitted(dx, i)
         return result
+
+    def _fitted(self, dx: Tensor, i: int) -> Tensor:
+        """A gradient in the shape of its leaf where it has as many elements; the tape sums what was broadcast."""
+        leaf = self.leaves[i]
+        return dx.reshape(*leaf.shape) if dx.shape != leaf.shape and dx.size == leaf.size else dx
 
     def _run(self, launch: Launch, inputs: Sequence[Tensor], floats: Sequence[float]) -> Sequence[Tensor]:
         numbers = resolve(launch.numbers, floats)

@@ -112,8 +112,9 @@ def render_python(chain: Chain) -> str:
     text = [f"def chain({', '.join((*chain.inputs, 'scalars'))}):"]
     text += [f"    {v} = {v}.astype(compute, copy=False)" for v in chain.inputs]
     k = chain.axes
-    if k:
+    if k or len(chain.outputs) > 1:
         text += [f"    shape = broadcast_shapes({', '.join(f'{v}.shape' for v in chain.inputs)})"]
+    if k:
         text += [f"    {COUNT} = compute.type(prod(shape[-{k}:]))"]
     text += [f"    {', '.join(chain.scalars)}, = scalars"] if chain.scalars else []
     for out, f, args in chain.lines:
@@ -127,12 +128,17 @@ def render_python(chain: Chain) -> str:
 def _placed(chain: Chain, i: int) -> str:
     """Output `i` in its final shape."""
     v, k = chain.outputs[i], chain.axes
-    if not k:
-        return v
-    rows = {"full": "shape", "keep": f"(*shape[:-{k}]{', 1' * k})", "drop": f"shape[:-{k}] or (1,)"}[chain.kinds[i]]
-    if chain.kinds[i] == "drop":
-        return f"broadcast_to({v}, (*shape[:-{k}]{', 1' * k})).reshape({rows})"
-    return f"broadcast_to({v}, {rows})"
+    if len(chain.outputs) == 1 and not k:
+        return v  # all inputs take part in it
+    if not k or chain.kinds[i] == "full":
+        return f"broadcast_to({v}, shape)"
+    return f"per_row({v}, shape, {k})" + (f".reshape(shape[:-{k}] or (1,))" if chain.kinds[i] == "drop" else "")
+
+
+def _per_row(value: Any, shape: Any, k: int) -> np.ndarray:
+    """The first element of each row of a value that is the same along rows."""
+    first: tuple[Any, ...] = (..., *(slice(0, 1),) * k)
+    return np.broadcast_to(value, shape)[first]
 
 
 def _over_rows(ufunc: np.ufunc) -> Any:
@@ -146,7 +152,8 @@ def _over_rows(ufunc: np.ufunc) -> Any:
 
 _ROWS = {
     "SUM": _over_rows(np.add), "MAX": _over_rows(np.maximum), "MIN": _over_rows(np.minimum), "prod": math.prod,
-    "inf": math.inf, "nan": math.nan, "broadcast_shapes": np.broadcast_shapes, "broadcast_to": np.broadcast_to,
+    "per_row": _per_row, "inf": math.inf, "nan": math.nan, "broadcast_shapes": np.broadcast_shapes,
+    "broadcast_to": np.broadcast_to,
 }  # fmt: skip
 
 
