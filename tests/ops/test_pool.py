@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from conftest import DEVICES, handle
 
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
@@ -89,13 +90,12 @@ def close(y, expected, dtype="float32"):
     np.testing.assert_allclose(y.astype("f8"), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
-@pytest.fixture(params=["", "gpu"])
-def family(request, queue):
+@pytest.fixture(params=[*DEVICES, *(f"{name} as gpu" for name in DEVICES[1:])])
+def family(request):
     """Each queue, and each device once more with the launch geometry of a GPU with small groups."""
-    if not request.param:
+    queue = handle(request.param.removesuffix(" as gpu")).queue
+    if not request.param.endswith(" as gpu"):
         yield queue
-    elif profile_of(queue).kind == "numpy":
-        pytest.skip("NumPy has one form")
     else:
         with override_profile(queue, dataclasses.replace(profile_of(queue), kind="gpu", max_work_group=16)):
             yield queue
