@@ -68,6 +68,7 @@ def _register_eager(name: str) -> None:
         return eager_step(name, tensors, attrs).backward((g,), tensors, needs)
 
     OPS.pop(name, None)
+    shapes.ELEMENTWISE.add(name)
     register_op(name, eager_primitive, backward)
 
 

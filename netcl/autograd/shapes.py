@@ -21,6 +21,7 @@ from netcl.ops import elementwise
 
 Facts = tuple[Shape, DType]
 PRIMITIVES: dict[str, Any] = {}  # name -> AutogradPrimitive, filled by primitive.py
+ELEMENTWISE: set[str] = set()  # registered primitives that run as chains of length one outside the JIT
 RULES: dict[str, Callable[..., Facts | list[Facts]]] = {}
 
 
@@ -53,7 +54,7 @@ def _kind(x: Any) -> type:
 def infer(name: str, operands: Sequence[Any], attrs: dict[str, Any], queue: Any) -> tuple[bool, list[Facts]]:
     """Whether the op returns a tuple, and shape and dtype of each result. Raises NetclError for an unknown op."""
     tensors = [x for x in operands if hasattr(x, "op_name")]
-    if name in TABLE or (name in PRIMITIVES and PRIMITIVES[name].fusible):
+    if name in TABLE or name in ELEMENTWISE or (name in PRIMITIVES and PRIMITIVES[name].fusible):
         shape = layout.broadcast(name, *(t.shape for t in tensors))
         return False, [(shape, compute_type(name, operands, queue)[1])]
     rule = RULES.get(name)

@@ -155,7 +155,11 @@ def test_a_primitive_that_is_not_fusible_is_a_boundary(queue):
     compiled = jit_compile(lambda t: ag.apply_op("alone", t * 2.0) + 1.0)
     x = normal(4)
     np.testing.assert_allclose(compiled(Tensor.from_host(queue, x)).value.to_host(), np.exp(2 * x) + 1, rtol=1e-5)
-    assert compiled.cache_info().unfused == 1  # it has no shape rule, so the whole function ran as it is
+    assert compiled.cache_info().unfused == 0
+    text = compiled.explain()
+    assert "alone: its own kernel, a boundary: registered as not fusible" in text
+    assert "fused_0: map of mul_scalar_right" in text
+    assert "fused_1: map of add_scalar_right" in text
 
 
 def test_records_of_the_page():
