@@ -90,15 +90,18 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None
     Memory: nothing but y; w is read in place, not transposed.
     Raises: ShapeError when the last axes differ or b does not have N elements.
     """
-    same_queue("linear", *(t for t in (x, w, b) if t is not None))
+    same_queue("linear", *((x, w) if b is None else (x, w, b)))
     if w.ndim != 2 or x.ndim == 0 or x.shape[-1] != w.shape[1]:
         raise ShapeError(f"linear: expected x (.., K) and w (N, K) with equal K, got {x.shape} and {w.shape}.")
     if b is not None and b.shape != (w.shape[0],):
         raise ShapeError(f"linear: expected a bias of shape ({w.shape[0]},), got {b.shape}.")
     x, w, *rest = promote(x, w, *(() if b is None else (b,)))
+    turned = Tensor(w.buffer, w.shape[::-1], w.strides[::-1], w.offset, w.dtype, w.queue)
+    bias = rest[0] if rest else None
+    if x.ndim == 2:
+        return gemm(x, turned, None, bias, activation)
     rows = layout.size_of(x.shape[:-1])
-    y = gemm(x.reshape(rows, x.shape[-1]), w.permute(1, 0), bias=rest[0] if rest else None, activation=activation)
-    return y.reshape(*x.shape[:-1], w.shape[0])
+    return gemm(x.reshape(rows, x.shape[-1]), turned, None, bias, activation).reshape(*x.shape[:-1], w.shape[0])
 
 
 def gemm(

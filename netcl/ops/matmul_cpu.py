@@ -88,7 +88,7 @@ def macro_tile(m: int, n: int, k: int, batch: int, units: int, most: int, panel:
     items copy more in total; few items leave units idle, or waiting for one that another process keeps busy.
     """
     best = (float("inf"), 0, 0)
-    fewest = -(-m // most)
+    fewest = -(-m // (most // MR * MR))
     for rows in _counts(-(-m // MR), fewest):
         mc = -(-m // (rows * MR)) * MR
         for columns in _counts(-(-n // panel), 1):
