@@ -1,31 +1,52 @@
-"""Convolutions on GPUs: geometry and launches of conv_gpu.cl."""
+"""Convolutions on GPUs: which kernels compute one, and the portable ones (conv_gpu.cl).
+
+Where the device has them, warpgroup matrix units take what suits them (matrix_units/conv.py). Of the portable kernels,
+tiles serve groups of many channels, and direct sums groups of few, depthwise convolutions among them.
+"""
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.backend.opencl import Kernel, launch, write
 from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype
-from netcl.core.kernels import dialect
+from netcl.core.errors import NetclError
+from netcl.core.memory import empty_buffer
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_residue, sources, tuning
+from netcl.ops import conv_residue, sources
 from netcl.ops.conv_shape import Geometry
+from netcl.ops.matmul_parts import epilogue
 from netcl.ops.matrix_units import conv as units
+from netcl.ops.tiling import cut
 from netcl.runtime.cache import get_kernel
 
-ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 OPTIONS = ("-cl-mad-enable",)
-DIMS = struct.Struct("27q")  # Dims of conv_gpu.cl
+DIMS = struct.Struct("22q")  # Dims of conv_gpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
-FORWARD = (*(None,) * 4, *(INT64,) * 4, RECORD)
-WEIGHTS = (*(None,) * 3, INT64, INT64, INT32, RECORD)
+FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
+WEIGHTS = (*(None,) * 4, INT64, INT64, INT32, RECORD)
 SUM = (None, None, *(INT64,) * 3)
+ROWS = ("conv_gpu", "conv_gpu_large")  # of the tuning table
 GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
+LEAST_DEPTH = 256  # pixels of a split
+FEW_CHANNELS = 4  # channels of a group below which sums are direct
+DIRECT, FEW = 128, 9  # as in conv_gpu.cl
 GROUP = 64
+
+
+class Plan(NamedTuple):
+    """A prepared launch: everything but buffers and offsets."""
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    group: tuple[int, ...]
+    taps: Any
+    dims: bytes
+    splits: int = 1
 
 
 def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
@@ -39,15 +60,31 @@ def _forward(
     y: Tensor, strides: Any, start: int, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
 ) -> None:
     """As `forward`, with the output's strides and first element given: it may be a strided part of y."""
-    row = _row(x.queue)
-    kernel = _kernel(x.queue, "conv", x.dtype, bias is not None or activation is not None, FORWARD)
-    items, extra = _items(row), w if bias is None else bias
-    m, q = g.o // g.groups, g.n * g.out[0] * g.out[1]
-    grid = (-(-q // row["BN"]) * items[0], -(-m // row["BM"]) * items[1], g.groups)
+    plans = x.queue.netcl_state.plans
+    key = ("conv_gpu", g, x.strides, tuple(strides), x.dtype, bias is None, activation, w.offset % 4)
+    plan = plans.get(key)
+    if plan is None:
+        plan = plans[key] = _forward_plan(g, x, strides, w.offset % 4 == 0, bias is not None, activation)
+    extra = w if bias is None else bias
     launch(
-        kernel, x.queue, grid, (*items, 1), y.buffer, x.buffer, w.buffer, extra.buffer, y.offset + start, x.offset,
-        w.offset, extra.offset, _dims(g, x, strides, ACTS[activation], bias is not None, 0),
+        plan.kernel, x.queue, plan.grid, plan.group, y.buffer, x.buffer, w.buffer, extra.buffer, plan.taps,
+        y.offset + start, x.offset, w.offset, extra.offset, plan.dims,
     )  # fmt: skip
+
+
+def _forward_plan(g: Geometry, x: Tensor, strides: Any, aligned: bool, bias: bool, activation: str | None) -> Plan:
+    queue, (m, q, _) = x.queue, _sizes(g)
+    ends = {"A_VEC": 4 if aligned and g.taps % 4 == 0 else 1}
+    preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
+    dims, taps = _dims(g, x, strides, 0), _taps(queue, g)
+    if _direct(g):
+        kernel = _kernel(queue, "conv_direct", g, x, strides, {}, FORWARD, preamble, more)
+        return Plan(kernel, (-(-q // DIRECT) * DIRECT, g.o), (DIRECT, 1), taps, dims)
+    row = cut(ROWS, profile_of(queue), m, q, g.taps, g.groups, most=1)[0].row
+    kernel = _kernel(queue, "conv", g, x, strides, row, FORWARD, preamble, more | ends)
+    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
+    tiles = -(-q // row["BN"]) * -(-m // row["BM"])
+    return Plan(kernel, (tiles * items, g.groups), (items, 1), taps, dims)
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
@@ -61,45 +98,87 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw of a convolution; dw is contiguous."""
     if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.weight_grad(dw, g, x, form)):
         return
-    queue, row = g.queue, _row(g.queue)
-    items, profile = _items(row), profile_of(queue)
-    m, q = form.o // form.groups, form.n * form.out[0] * form.out[1]
-    tiles = -(-form.taps // row["BN"]) * -(-m // row["BM"]) * form.groups
-    wanted = max(1, GROUPS_PER_UNIT * profile.compute_units // tiles)
-    depth = -(-q // (min(wanted, -(-q // 256)) * row["BK"])) * row["BK"]
-    splits = -(-q // depth)
-    part = allocate(queue, (splits, dw.size), compute_dtype(g.dtype))
-    grid = (-(-form.taps // row["BN"]) * items[0], -(-m // row["BM"]) * items[1], splits * form.groups)
+    queue = g.queue
+    plans, key = queue.netcl_state.plans, ("conv_gpu weights", form, x.strides, g.strides, x.dtype)
+    plan = plans.get(key)
+    if plan is None:
+        plan = plans[key] = _weight_plan(form, x, g)
+    element, group = compute_dtype(g.dtype), min(GROUP, profile_of(queue).max_work_group)
+    part = allocate(queue, (plan.splits, dw.size), element)
     launch(
-        _kernel(queue, "conv_weights", g.dtype, False, WEIGHTS), queue, grid, (*items, 1), part.buffer, g.buffer,
-        x.buffer, g.offset, x.offset, form.groups, _dims(form, x, g.strides, 0, False, depth),
+        plan.kernel, queue, plan.grid, plan.group, part.buffer, g.buffer, x.buffer, plan.taps, g.offset, x.offset,
+        form.groups, plan.dims,
     )  # fmt: skip
-    group = min(GROUP, profile.max_work_group)
+    add = _kernel(queue, "conv_weights_sum", form, x, g.strides, {}, SUM, "", {})
     launch(
-        _kernel(queue, "conv_weights_sum", g.dtype, False, SUM), queue, (-(-dw.size // group) * group,), (group,),
-        dw.buffer, part.buffer, dw.offset, dw.size, splits,
-    )  # fmt: skip
+        add, queue, (-(-dw.size // group) * group,), (group,), dw.buffer, part.buffer, dw.offset, dw.size, plan.splits
+    )
 
 
-def _row(queue: Any) -> dict[str, int]:
-    return tuning.parameters("conv_gpu", profile_of(queue))
+def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor) -> Plan:
+    queue, profile, (m, q, k) = x.queue, profile_of(x.queue), _sizes(g)
+    taps, direct = _taps(queue, g), _direct(g)
+    row = cut(ROWS, profile, m, k, q, g.groups, most=1)[0].row
+    tiles = -(-k // FEW) * g.o if direct else -(-k // row["BN"]) * -(-m // row["BM"]) * g.groups
+    step = DIRECT if direct else row["BK"]
+    wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // tiles, -(-q // LEAST_DEPTH)))
+    depth = -(-q // (wanted * step)) * step
+    splits, dims = -(-q // depth), _dims(g, x, upstream.strides, depth)
+    if direct:
+        kernel = _kernel(queue, "conv_weights_direct", g, x, upstream.strides, {}, WEIGHTS, "", {})
+        return Plan(kernel, (-(-k // FEW) * DIRECT, g.o, splits), (DIRECT, 1, 1), taps, dims, splits)
+    kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", {})
+    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
+    return Plan(kernel, (tiles // g.groups * items, splits * g.groups), (items, 1), taps, dims, splits)
 
 
-def _items(row: dict[str, int]) -> tuple[int, int]:
-    return row["BN"] // row["RN"], row["BM"] // row["RM"]
+def _sizes(g: Geometry) -> tuple[int, int, int]:
+    """Output channels of a group, output pixels, and taps; pixels are counted in 31 bits."""
+    q = g.n * g.out[0] * g.out[1]
+    if q >= 1 << 31:
+        raise NetclError(f"conv2d: expected fewer than 2^31 output pixels, got {q}; split the batch.")
+    return g.o // g.groups, q, g.taps
 
 
-def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
-    element = C_NAME[compute_dtype(dtype)]
-    defines: dict[str, Any] = {"S": C_NAME[dtype], "E": element, **_row(queue)}
-    functions = ""
-    if epilogue:
-        functions, defines["EPILOGUE"] = dialect.preamble(frozenset({"RELU", "GELU", "SILU"}), element, 1), 1
-    return get_kernel(queue, sources.load("conv_gpu.cl", preamble=functions, **defines), name, types, OPTIONS)
+def _direct(g: Geometry) -> bool:
+    return g.groups > 1 and min(g.c, g.o) // g.groups < FEW_CHANNELS
 
 
-def _dims(g: Geometry, x: Tensor, strides: Any, act: int, bias: bool, depth: int) -> bytes:
+def _taps(queue: Any, g: Geometry) -> Any:
+    """Device memory with (channel, row, column, 0) of each tap, kept per filter."""
+    key = ("conv_gpu taps", g.c // g.groups, g.kh, g.kw, g.dilation)
+    plans = queue.netcl_state.plans
+    if key not in plans:
+        c, u, v = (axis.ravel() for axis in np.indices((g.c // g.groups, g.kh, g.kw)))
+        table = np.stack([c, u * g.dilation[0], v * g.dilation[1], 0 * c], axis=1).astype(np.int32)
+        plans[key] = empty_buffer(queue, table.nbytes)
+        write(queue, plans[key], table)
+    return plans[key]
+
+
+def _kernel(
+    queue: Any, name: str, g: Geometry, x: Tensor, strides: Any, row: dict[str, int], types: Any, preamble: str,
+    more: dict[str, Any],
+) -> Kernel:  # fmt: skip
+    source = _text(x.dtype, _wide(g, x, strides), preamble, *sorted({**row, **more}.items()))
+    return get_kernel(queue, source, name, types, OPTIONS)
+
+
+def _text(dtype: DType, wide: bool, preamble: str, *defines: tuple[str, Any]) -> str:
+    names = {"RATE", "GROUPS"}  # of the tuning table alone
+    given: dict[str, Any] = {"A_VEC": 1, **{k: v for k, v in defines if k not in names}}
+    given |= {"S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "I": "long" if wide else "int"}
+    return sources.load("tile_gpu.cl", "conv_gpu.cl", preamble=preamble, **given)
+
+
+def _wide(g: Geometry, x: Tensor, strides: Any) -> bool:
+    """Whether offsets need 64 bits."""
+    reach = [sum(abs(s) * n for s, n in zip(t, shape)) for t, shape in ((x.strides, x.shape), (strides, g.y_shape))]
+    return max(reach) + (g.kh * g.dilation[0] + g.padding[0] + 1) * abs(x.strides[2]) >= 1 << 31
+
+
+def _dims(g: Geometry, x: Tensor, strides: Any, depth: int) -> bytes:
+    m, q, k = _sizes(g)
     return DIMS.pack(
-        g.o // g.groups, g.n * g.out[0] * g.out[1], g.taps, g.c // g.groups, g.h, g.w, g.kh, g.kw, *g.stride,
-        *g.padding, *g.dilation, *g.out, *x.strides, *strides, act, bias, depth,
+        m, q, k, g.c // g.groups, g.h, g.w, *g.stride, *g.padding, *g.out, *x.strides, *strides, depth, 0,
     )  # fmt: skip

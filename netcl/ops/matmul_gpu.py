@@ -32,10 +32,11 @@ OPTIONS = ("-cl-mad-enable",)
 DIMS = struct.Struct("15q6i")  # Dims of matmul_gpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
 GEMM = (*(None,) * 4, *(INT64,) * 4, FLOAT32, RECORD)
+PORTABLE = ("matmul_gpu", "matmul_gpu_medium", "matmul_gpu_narrow", "matmul_gpu_small")
 ROWS = {
     FLOAT64: ("matmul_gpu_double",),
-    FLOAT32: ("matmul_gpu", "matmul_gpu_medium", "matmul_gpu_small"),
-    FLOAT16: ("matmul_gpu", "matmul_gpu_medium", "matmul_gpu_small"),
+    FLOAT32: PORTABLE,
+    FLOAT16: PORTABLE,
 }
 Run = Callable[..., None]
 
@@ -145,4 +146,4 @@ def _source(p: Product, row: dict[str, int], partial: bool = False, **forms: int
     else:
         preamble, more = epilogue(p.bias, p.activation, element)
         defines |= more
-    return sources.load("matmul_gpu.cl", preamble=preamble, **defines)
+    return sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)

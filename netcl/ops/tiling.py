@@ -14,10 +14,11 @@ from typing import NamedTuple
 from netcl.core.profile import DeviceProfile
 from netcl.ops import tuning
 
-LAUNCH = 3500.0  # cycles until a dependent kernel runs
+LAUNCH = 8000.0  # cycles that a launch more costs the host or, recorded, the device
 FILL = 1500.0  # cycles until the first step of a tile is there, and after the last
 TRAFFIC = 20.0  # bytes per cycle and compute unit to and from memory
 MOST_SPLITS = 64
+UNMEASURED = 50  # RATE of a row that names none
 DEPTH = 4  # least number of steps of k in a split
 
 
@@ -31,23 +32,30 @@ class Tiling(NamedTuple):
 
 
 def cut(
-    kernels: Sequence[str], profile: DeviceProfile, m: int, n: int, k: int, count: int, extra: float = 0.0
+    kernels: Sequence[str],
+    profile: DeviceProfile,
+    m: int,
+    n: int,
+    k: int,
+    count: int,
+    extra: float = 0.0,
+    most: int = MOST_SPLITS,
 ) -> list[Tiling]:
     """The best tiling of each kernel for `count` products, cheapest first. `extra` bytes are moved in a launch
     before."""
     units = max(profile.compute_units, 1)
     before = LAUNCH + extra / (TRAFFIC * units) if extra else 0.0
-    found = []
+    found: list[Tiling] = []
     for kernel in kernels:
         row = tuning.parameters(kernel, profile)
         tiles = -(-m // row["BM"]) * -(-n // row["BN"]) * count
-        best = min(_splits(tiles, k, row, units), key=lambda s: _cost(tiles, s, m * n * count, k, row, units))
+        best = min(_splits(tiles, k, row, units, most), key=lambda s: _cost(tiles, s, m * n * count, k, row, units))
         found.append(Tiling(before + _cost(tiles, best, m * n * count, k, row, units), kernel, row, best))
     return sorted(found, key=lambda t: t.cost)
 
 
-def _splits(tiles: int, k: int, row: dict[str, int], units: int) -> list[int]:
-    most = min(MOST_SPLITS, k // (DEPTH * row["BK"]), -(-2 * units // tiles))
+def _splits(tiles: int, k: int, row: dict[str, int], units: int, limit: int) -> list[int]:
+    most = min(limit, k // (DEPTH * row["BK"]), -(-2 * units // tiles))
     return [s for s in {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, max(units // tiles, 1)} if s <= max(most, 1)]
 
 
@@ -55,7 +63,7 @@ def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units
     depth = -(-k // (splits * row["BK"])) * row["BK"]
     together = row.get("GROUPS", 1)  # groups that share a unit
     rounds = -(-tiles * splits // (units * together)) * together
-    work = rounds * (row["BM"] * row["BN"] * depth / row["RATE"]) + FILL
+    work = rounds * (row["BM"] * row["BN"] * depth / row.get("RATE", UNMEASURED)) + FILL
     again = LAUNCH + 4.0 * size * (2 * splits + 1) / (TRAFFIC * units) if splits > 1 else 0.0
     return work + again
 

@@ -56,9 +56,11 @@ FOOTPRINTS: dict[str, Footprint] = {
     ),
     "matmul_gpu": _tiles(8),  # two buffers of floats
     "matmul_gpu_medium": _tiles(8),
+    "matmul_gpu_narrow": _tiles(8),
     "matmul_gpu_small": _tiles(8),
     "matmul_gpu_double": _tiles(16),
     "conv_gpu": _tiles(8),
+    "conv_gpu_large": _tiles(8),
 }
 
 
