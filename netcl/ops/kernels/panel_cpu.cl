@@ -37,55 +37,56 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));
 #define SET(p, v) (*(__global U*)(p) = (v))
 #endif
 
+#if VW == 8
+// An 8 x 8 block, turned: d[k * ld + c] = s[k + c * sc].
+static inline void turn_block(__local E* d, int ld, __global const S* s, long sc) {
+    T a = GET(s), b = GET(s + sc), e = GET(s + 2 * sc), f = GET(s + 3 * sc);
+    T g = GET(s + 4 * sc), h = GET(s + 5 * sc), i = GET(s + 6 * sc), j = GET(s + 7 * sc);
+    T ab = (T)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5);
+    T AB = (T)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7);
+    T ef = (T)(e.s0, f.s0, e.s1, f.s1, e.s4, f.s4, e.s5, f.s5);
+    T EF = (T)(e.s2, f.s2, e.s3, f.s3, e.s6, f.s6, e.s7, f.s7);
+    T gh = (T)(g.s0, h.s0, g.s1, h.s1, g.s4, h.s4, g.s5, h.s5);
+    T GH = (T)(g.s2, h.s2, g.s3, h.s3, g.s6, h.s6, g.s7, h.s7);
+    T ij = (T)(i.s0, j.s0, i.s1, j.s1, i.s4, j.s4, i.s5, j.s5);
+    T IJ = (T)(i.s2, j.s2, i.s3, j.s3, i.s6, j.s6, i.s7, j.s7);
+    T p0 = (T)(ab.s01, ef.s01, ab.s45, ef.s45), p1 = (T)(ab.s23, ef.s23, ab.s67, ef.s67);
+    T p2 = (T)(AB.s01, EF.s01, AB.s45, EF.s45), p3 = (T)(AB.s23, EF.s23, AB.s67, EF.s67);
+    T q0 = (T)(gh.s01, ij.s01, gh.s45, ij.s45), q1 = (T)(gh.s23, ij.s23, gh.s67, ij.s67);
+    T q2 = (T)(GH.s01, IJ.s01, GH.s45, IJ.s45), q3 = (T)(GH.s23, IJ.s23, GH.s67, IJ.s67);
+    LOC(d) = (T)(p0.lo, q0.lo);
+    LOC(d + ld) = (T)(p1.lo, q1.lo);
+    LOC(d + 2 * ld) = (T)(p2.lo, q2.lo);
+    LOC(d + 3 * ld) = (T)(p3.lo, q3.lo);
+    LOC(d + 4 * ld) = (T)(p0.hi, q0.hi);
+    LOC(d + 5 * ld) = (T)(p1.hi, q1.hi);
+    LOC(d + 6 * ld) = (T)(p2.hi, q2.hi);
+    LOC(d + 7 * ld) = (T)(p3.hi, q3.hi);
+}
+#endif
+
 // Copy a rows x cols block with element strides sr, sc to d, row-major with `ld` elements per row.
 static inline void copy_block(__local E* d, int ld, __global const S* s, int rows, int cols, long sr, long sc) {
-    int r = 0;
     if (sc == 1) {
-        for (; r < rows; r++) {
-            __global const S* p = s + r * sr;
-            __local E* q = d + r * ld;
+        for (int r = 0; r < rows; r++, s += sr, d += ld) {
             int c = 0;
-            for (; c + VW <= cols; c += VW) LOC(q + c) = GET(p + c);
-            for (; c < cols; c++) q[c] = LOAD(p, c);
+            for (; c + VW <= cols; c += VW) LOC(d + c) = GET(s + c);
+            for (; c < cols; c++) d[c] = LOAD(s, c);
         }
         return;
     }
+    int r8 = 0, c8 = 0;
 #if VW == 8
-    if (sr == 1) {
-        for (; r + 8 <= rows; r += 8) {
-            int c = 0;
-            for (; c + 8 <= cols; c += 8) {
-                __global const S* p = s + r + c * sc;
-                __local E* q = d + r * ld + c;
-                T a = GET(p), b = GET(p + sc), e = GET(p + 2 * sc), f = GET(p + 3 * sc);
-                T g = GET(p + 4 * sc), h = GET(p + 5 * sc), i = GET(p + 6 * sc), j = GET(p + 7 * sc);
-                T ab = (T)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5);
-                T AB = (T)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7);
-                T ef = (T)(e.s0, f.s0, e.s1, f.s1, e.s4, f.s4, e.s5, f.s5);
-                T EF = (T)(e.s2, f.s2, e.s3, f.s3, e.s6, f.s6, e.s7, f.s7);
-                T gh = (T)(g.s0, h.s0, g.s1, h.s1, g.s4, h.s4, g.s5, h.s5);
-                T GH = (T)(g.s2, h.s2, g.s3, h.s3, g.s6, h.s6, g.s7, h.s7);
-                T ij = (T)(i.s0, j.s0, i.s1, j.s1, i.s4, j.s4, i.s5, j.s5);
-                T IJ = (T)(i.s2, j.s2, i.s3, j.s3, i.s6, j.s6, i.s7, j.s7);
-                T p0 = (T)(ab.s01, ef.s01, ab.s45, ef.s45), p1 = (T)(ab.s23, ef.s23, ab.s67, ef.s67);
-                T p2 = (T)(AB.s01, EF.s01, AB.s45, EF.s45), p3 = (T)(AB.s23, EF.s23, AB.s67, EF.s67);
-                T q0 = (T)(gh.s01, ij.s01, gh.s45, ij.s45), q1 = (T)(gh.s23, ij.s23, gh.s67, ij.s67);
-                T q2 = (T)(GH.s01, IJ.s01, GH.s45, IJ.s45), q3 = (T)(GH.s23, IJ.s23, GH.s67, IJ.s67);
-                LOC(q) = (T)(p0.lo, q0.lo);
-                LOC(q + ld) = (T)(p1.lo, q1.lo);
-                LOC(q + 2 * ld) = (T)(p2.lo, q2.lo);
-                LOC(q + 3 * ld) = (T)(p3.lo, q3.lo);
-                LOC(q + 4 * ld) = (T)(p0.hi, q0.hi);
-                LOC(q + 5 * ld) = (T)(p1.hi, q1.hi);
-                LOC(q + 6 * ld) = (T)(p2.hi, q2.hi);
-                LOC(q + 7 * ld) = (T)(p3.hi, q3.hi);
-            }
-            for (; c < cols; c++)
-                for (int k = 0; k < 8; k++) d[(r + k) * ld + c] = LOAD(s, r + k + c * sc);
-        }
+    if (sr == 1) {  // along the lines of s, which the hardware fetches ahead
+        r8 = rows & ~7;
+        c8 = cols & ~7;
+        for (int c = 0; c < c8; c += 8)
+            for (int r = 0; r < r8; r += 8) turn_block(d + r * ld + c, ld, s + r + c * sc, sc);
+        for (int c = c8; c < cols; c++)
+            for (int r = 0; r < r8; r++) d[r * ld + c] = LOAD(s, r + c * sc);
     }
 #endif
-    for (; r < rows; r++)
+    for (int r = r8; r < rows; r++)
         for (int c = 0; c < cols; c++) d[r * ld + c] = LOAD(s, r * sr + c * sc);
 }
 
