@@ -148,8 +148,8 @@ WINOGRAD = {
     "no padding": ((2, 20, 11, 12), (22, 20, 3, 3), {}),
     "wide padding": ((1, 16, 5, 33), (23, 16, 3, 3), {"padding": (2, 3)}),
     "groups": ((2, 32, 9, 10), (48, 16, 3, 3), {"padding": 1, "groups": 2}),
-    "many channels": ((1, 130, 6, 6), (64, 130, 3, 3), {"padding": 1}),
-    "too many channels": ((1, 600, 4, 5), (16, 600, 3, 3), {"padding": 1}),
+    "many channels": ((1, 130, 6, 8), (64, 130, 3, 3), {"padding": 1}),
+    "too many channels": ((1, 600, 4, 7), (16, 600, 3, 3), {"padding": 1}),
 }
 
 
