@@ -6,9 +6,10 @@ driver.prepare()  # before anything imports pyopencl: its loader reads the list 
 
 import netcl.ops  # fills the table of operators that Tensor looks up
 from netcl.core.tensor import Tensor
+from netcl.ops.matrix_units.precision import set_matmul_precision
 from netcl.ops.random import seed
 
 debug.from_environment()
 
 __version__ = "0.1.0"
-__all__ = ["Tensor", "__version__", "seed"]
+__all__ = ["Tensor", "__version__", "seed", "set_matmul_precision"]
