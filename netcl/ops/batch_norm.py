@@ -249,7 +249,7 @@ def _train(
     scalars = (float(eps), float(momentum))
     if profile.kind == "cpu":
         vector = cpu_vector(compute)
-        text = source("batch_norm_cpu.cl", x.dtype, compute, dtype, flags, **vector)
+        text = source("batch_norm_cpu.cl", "BATCH", x.dtype, compute, dtype, flags, **vector)
         kernel = get_kernel(queue, text, "batch", [None] * 8 + [INT64] * 8 + [_scalar(compute)] * 2, OPTIONS)
         items = -(-c // vector["VW"]) if span == 1 else c
         inputs = (*running, x, w, b)
@@ -275,7 +275,7 @@ def _gpu_statistics(
     splits, chunk = _splits(n, c, across, sizes, profile)
     parts = [allocate(queue, (splits, c), compute) for _ in range(2)]
     kept = tuple(f for f in flags if f == "TRACK")
-    text = source("batch_norm_gpu.cl", x.dtype, compute, dtype, kept, **sizes)
+    text = source("batch_norm_gpu.cl", "MOMENTS", x.dtype, compute, dtype, kept, **sizes)
     local = (sizes["CT"], sizes["LANES"])
     kernel = get_kernel(queue, text, "moments", [None] * 3 + [INT64] + [index] * 4, OPTIONS)
     global_size = (-(-c // local[0]) * local[0], splits * local[1])
@@ -294,7 +294,7 @@ def _gpu_apply(
     compute, profile = mean.dtype, profile_of(queue)
     sizes, across, index = _gpu_form(x, profile)
     kept = tuple(f for f in flags if f != "TRACK")
-    text = source("batch_norm_gpu.cl", x.dtype, compute, dtype, kept, **sizes)
+    text = source("batch_norm_gpu.cl", "APPLY", x.dtype, compute, dtype, kept, **sizes)
     kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 5 + [index] * 3 + [_scalar(compute)], OPTIONS)
     tensors = (mean, second, x, w, b)
     vectors, group = x.size // sizes["VEC"], min(GROUP, profile.max_work_group)
@@ -319,7 +319,7 @@ def _apply(
         return y
     vector = cpu_vector(compute)
     flags = _affine_flags(weight, bias, activation, COLUMNS=span == 1)
-    text = source("batch_norm_cpu.cl", x.dtype, compute, dtype, flags, **vector)
+    text = source("batch_norm_cpu.cl", "APPLY", x.dtype, compute, dtype, flags, **vector)
     kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 9 + [_scalar(compute)], OPTIONS)
     global_size: tuple[int, ...]
     if span == 1:
@@ -352,7 +352,7 @@ def _batch_grad(
     elif profile.kind == "cpu":
         vector = cpu_vector(compute)
         flags += flags_of(COLUMNS=span == 1, DX=needs[0])
-        text = source("batch_norm_cpu.cl", x.dtype, compute, dtype, flags, **vector)
+        text = source("batch_norm_cpu.cl", "BATCH_GRAD", x.dtype, compute, dtype, flags, **vector)
         kernel = get_kernel(queue, text, "batch_grad", [None] * 9 + [INT64] * 9, OPTIONS)
         items = -(-c // vector["VW"]) if span == 1 else c
         numbers = (*[t.offset for t in inputs], n, c, span)
@@ -373,7 +373,8 @@ def _gpu_batch_grad(
     splits, chunk = _splits(n, c, across, sizes, profile)
     part_u, part_h = allocate(queue, (splits, c), compute), allocate(queue, (splits, c), compute)
     sums = allocate(queue, (2, c), compute)
-    text = source("batch_norm_gpu.cl", x.dtype, compute, dw.dtype, flags, **sizes)
+    form = (x.dtype, compute, dw.dtype, flags)
+    text, last = (source("batch_norm_gpu.cl", use, *form, **sizes) for use in ("GRAD_SUMS", "GRAD_APPLY"))
     local = (sizes["CT"], sizes["LANES"])
     buffers, offsets = [t.buffer for t in inputs], [t.offset for t in inputs]
     kernel = get_kernel(queue, text, "grad_sums", [None] * 8 + [INT64] * 6 + [index] * 4, OPTIONS)
@@ -383,7 +384,7 @@ def _gpu_batch_grad(
     joined = [t.buffer for t in (sums, dw, db, part_u, part_h)]
     launch(kernel, queue, (c * sizes["FINISH"],), (sizes["FINISH"],), *joined, splits, c)
     if wanted:
-        kernel = get_kernel(queue, text, "grad_apply", [None] * 8 + [INT64] * 6 + [index] * 3 + [INT64], OPTIONS)
+        kernel = get_kernel(queue, last, "grad_apply", [None] * 8 + [INT64] * 6 + [index] * 3 + [INT64], OPTIONS)
         vectors, group = x.size // sizes["VEC"], min(GROUP, profile.max_work_group)
         numbers = (*offsets, vectors, c, across, n * across * sizes["VEC"])
         launch(kernel, queue, (-(-vectors // group) * group,), (group,), dx.buffer, sums.buffer, *buffers, *numbers)

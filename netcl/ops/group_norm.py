@@ -122,7 +122,7 @@ def _group_grad(queue: Any, tensors: list[Tensor], weight: Optional, needs: Need
     flags = flags_of(CHANNELS=True, HAS_W=weight is not None, DX=needs[0])
     if profile.kind == "cpu":
         rows, groups = rstd.size, rstd.shape[1]
-        text = source("norm_cpu.cl", x.dtype, compute, dtype, flags, **cpu_vector(compute))
+        text = source("norm_cpu.cl", "GROUP_GRAD", x.dtype, compute, dtype, flags, **cpu_vector(compute))
         kernel = get_kernel(queue, text, "group_grad", [None] * 8 + [INT64] * 10, OPTIONS)
         step = partial_rows(rows, profile.compute_units)
         inputs = (tensors[0], x, w, *tensors[2:])
@@ -131,7 +131,7 @@ def _group_grad(queue: Any, tensors: list[Tensor], weight: Optional, needs: Need
     else:
         _gpu_group_grad(queue, dx, parts, tensors, w, flags, dtype)
     if any(needs[1:]):
-        run_columns(queue, (dw, db), parts, n, x.dtype, compute, dtype)
+        run_columns(queue, (dw, db), parts, n, compute, dtype)
     return dx, dw.astype(stored), db.astype(stored)
 
 
@@ -146,7 +146,7 @@ def _gpu_group_grad(
     vector = span % 4 == 0 and all(t.offset % 4 == 0 for t in (g, x))
     form = gpu_vector(compute, vector)
     sizes = row_group(span, form["VEC"], profile) | {"PER": 0}
-    text = source("norm_gpu.cl", x.dtype, compute, dtype, ("CHANNELS",), **form, **sizes)
+    text = source("norm_gpu.cl", "CHANNEL_SUMS", x.dtype, compute, dtype, ("CHANNELS",), **form, **sizes)
     local, count = (sizes["WG"], sizes["ROWS"]), n * c
     kernel = get_kernel(queue, text, "channel_sums", [None] * 6 + [INT64] * 7, OPTIONS)
     numbers = (*[t.offset for t in tensors], count, span, c // groups)
@@ -156,7 +156,7 @@ def _gpu_group_grad(
         return
     row = c // groups * span
     sizes = row_group(row, form["VEC"], profile)
-    text = source("norm_gpu.cl", x.dtype, compute, dtype, flags, **form, **sizes)
+    text = source("norm_gpu.cl", "NORM_GRAD", x.dtype, compute, dtype, flags, **form, **sizes)
     kernel = get_kernel(queue, text, "norm_grad", [None] * 8 + [INT64] * 10, OPTIONS)
     inputs, local = (g, x, w, mean, rstd), (sizes["WG"], sizes["ROWS"])
     numbers = (*[t.offset for t in inputs], n * groups, row, groups, c // groups, span)

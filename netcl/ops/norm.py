@@ -125,9 +125,11 @@ def prepared(p: Optional, dtype: DType, stand_in: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=1024)
-def source(file: str, stored: DType, compute: DType, parameters: DType, flags: tuple[str, ...], **sizes: Any) -> str:
-    """The program in `file` for these element types; `flags` become defines without a value."""
-    defines: dict[str, Any] = dict.fromkeys(flags, 1)
+def source(
+    file: str, use: str, stored: DType, compute: DType, parameters: DType, flags: tuple[str, ...], **sizes: Any
+) -> str:
+    """The kernels `use` of `file` for these element types; `flags` become defines without a value."""
+    defines: dict[str, Any] = {**dict.fromkeys(flags, 1), f"USE_{use}": 1}
     defines |= {"S": C_NAME[stored], "E": C_NAME[compute], "W": C_NAME[parameters], **sizes}
     if parameters == FLOAT16:
         defines["W_HALF"] = 1
@@ -219,7 +221,7 @@ def run_rows(
     arguments = (*buffers, x.offset, w.offset, b.offset, rows, n)
     scalar = np.dtype(np.float64) if compute.itemsize == 8 else FLOAT32
     if profile.kind == "cpu":
-        text = source("norm_cpu.cl", x.dtype, compute, dtype, flags, **cpu_vector(compute))
+        text = source("norm_cpu.cl", "NORM", x.dtype, compute, dtype, flags, **cpu_vector(compute))
         kernel = get_kernel(queue, text, "norm", [None] * 6 + [INT64] * 9 + [scalar], OPTIONS)
         step = split_rows(rows, n, profile.compute_units)
         launch(kernel, queue, (-(-rows // step),), (1,), *arguments, step, *channels, float(eps))
@@ -227,7 +229,7 @@ def run_rows(
     span = channels[2] if "CHANNELS" in flags else n
     vector = span % 4 == 0 and all(t.offset % 4 == 0 for t in (x, w, b))
     sizes = row_group(n, 4 if vector else 1, profile)
-    text = source("norm_gpu.cl", x.dtype, compute, dtype, flags, **gpu_vector(compute, vector), **sizes)
+    text = source("norm_gpu.cl", "NORM", x.dtype, compute, dtype, flags, **gpu_vector(compute, vector), **sizes)
     kernel = get_kernel(queue, text, "norm", [None] * 6 + [INT64] * 8 + [scalar], OPTIONS)
     groups = -(-rows // sizes["ROWS"])
     local = (sizes["WG"], sizes["ROWS"])
@@ -300,7 +302,7 @@ def _opencl_grad(
     else:
         parts, count = _launch_grad(queue, dx, g, x, w, mean, rstd, rows, n, flags, dtype)
         if outs:
-            run_columns(queue, outs, [p for p, need in zip(parts, needs[1:]) if need], count, x.dtype, compute, dtype)
+            run_columns(queue, outs, [p for p, need in zip(parts, needs[1:]) if need], count, compute, dtype)
     return (*([dx] if needs[0] else []), *[out.astype(stored) for out in outs])
 
 
@@ -318,14 +320,15 @@ def _launch_grad(
     if profile.kind == "cpu":
         step = partial_rows(rows, profile.compute_units)
         parts = -(-rows // step)
-        text = source("norm_cpu.cl", x.dtype, compute, dtype, flags, **cpu_vector(compute))
+        text = source("norm_cpu.cl", "NORM_GRAD", x.dtype, compute, dtype, flags, **cpu_vector(compute))
         types = [None] * 8 + [INT64] * 8
         global_size, local, extra = (parts,), (1,), (step,)
     else:
         sizes = row_group(n, 4 if vector else 1, profile)
         groups = min(-(-rows // sizes["ROWS"]), 4 * profile.compute_units)
         parts = groups * sizes["ROWS"]
-        text = source("norm_gpu.cl", x.dtype, compute, dtype, flags, **gpu_vector(compute, vector), **sizes)
+        form = gpu_vector(compute, vector)
+        text = source("norm_gpu.cl", "NORM_GRAD", x.dtype, compute, dtype, flags, **form, **sizes)
         types = [None] * 8 + [INT64] * 10
         local = (sizes["WG"], sizes["ROWS"])
         global_size, extra = (local[0] * groups, local[1]), (1, 0, 1)
@@ -338,7 +341,7 @@ def _launch_grad(
 
 
 def run_columns(
-    queue: Any, outs: Sequence[Tensor], parts: Sequence[Tensor], count: int, stored: DType, compute: DType, dtype: DType
+    queue: Any, outs: Sequence[Tensor], parts: Sequence[Tensor], count: int, compute: DType, dtype: DType
 ) -> None:
     """Second stage of dweight and dbias: each of `outs` (n,) is the sum of the `count` rows of its part (count, n)."""
     profile = profile_of(queue)
@@ -347,13 +350,13 @@ def run_columns(
     global_size: tuple[int, ...]
     local: tuple[int, ...]
     if profile.kind == "cpu":
-        text = source("norm_cpu.cl", stored, compute, dtype, (), **cpu_vector(compute))
+        text = source("norm_cpu.cl", "COLUMNS", compute, compute, dtype, (), **cpu_vector(compute))
         global_size, local = (-(-n // 64), len(outs)), (1, 1)
     else:
         limit = 1 << (min(profile.max_work_group, 256).bit_length() - 1)
         width = min(32, limit)
         sizes = {"WIDTH": width, "LANES": max(1, limit // width), "WG": min(256, limit), "PER": 0}
-        text = source("norm_gpu.cl", stored, compute, dtype, (), **gpu_vector(compute, False), **sizes)
+        text = source("norm_gpu.cl", "COLUMNS", compute, compute, dtype, (), **gpu_vector(compute, False), **sizes)
         local = (width, sizes["LANES"], 1)
         global_size = (-(-n // width) * width, sizes["LANES"], len(outs))
     buffers = [outs[0].buffer, outs[-1].buffer, parts[0].buffer, parts[-1].buffer]

@@ -6,6 +6,7 @@
 // one per `step` rows. COLUMNS (span 1, x is (N, C)): one work-item per VW channels walks N rows. Launch: local = 1; no
 // barriers, no builtins in inner loops. E is the compute type, V a vector of VW of them, S the storage type of x and y.
 // Running statistics: r = (1 - momentum) * r + momentum * (mean, or variance with N * span - 1 in its denominator).
+// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
 typedef VECTOR V;
 typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
@@ -127,6 +128,7 @@ static inline E keep(__global E* mean, __global E* rstd, __global E* rm, __globa
     return k;
 }
 
+#ifdef USE_BATCH
 __kernel void batch(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd, __global E* restrict rm,
                     __global E* restrict rv, __global const S* restrict x, __global const W* restrict w,
                     __global const W* restrict b, long orm, long orv, long ox, long ow, long ob, long N, long C, long span,
@@ -164,7 +166,9 @@ __kernel void batch(__global S* restrict y, __global E* restrict mean, __global 
     for (long n = 0; n < N; n++) scale_row(y + (n * C + c) * span, x + (n * C + c) * span, span, m, k, SHIFT(c));
 #endif
 }
+#endif
 
+#ifdef USE_APPLY
 // Eval mode: var (C,) is given. Launch: (ceil(N * C / step)), or (ceil(C / VW), ceil(N / step)) for COLUMNS.
 __kernel void apply(__global S* restrict y, __global const E* restrict mean, __global const E* restrict var,
                     __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long om, long ov,
@@ -192,7 +196,9 @@ __kernel void apply(__global S* restrict y, __global const E* restrict mean, __g
     }
 #endif
 }
+#endif
 
+#ifdef USE_BATCH_GRAD
 // With h = (x - mean) * rstd, u = g (0 where relu was): dw = sum u h, db = sum u,
 // dx = w * rstd * (u - db / n - h * dw / n), n = N * span; with FIXED statistics (eval) dx = w * rstd * u.
 __kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __global W* restrict db,
@@ -282,3 +288,4 @@ __kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __glo
 #endif
 #endif
 }
+#endif

@@ -7,6 +7,7 @@
 //   span > 1:  CT 1, the lanes walk the vectors of one channel;   span 1:  lanes of CT neighbouring columns read together.
 // Sums go through local memory, in the same order on every run. Partial variances are about their own means and
 // are joined by Chan's rule. V is a vector of VEC elements (1 or 4; 4 needs span and all offsets to be multiples of 4).
+// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167; Chan et al. 1983, "Algorithms for computing the sample variance".
 #ifndef CT
 #define CT 1
@@ -64,35 +65,35 @@ typedef VECTOR V;
 #define FOLD (LANES >= 128 ? 16 : LANES >= 32 ? 8 : LANES >= 8 ? 4 : 1)     // about the root of LANES
 #define PLACES (CT * (LANES + FOLD))
 
-// Two sums over the lanes of a channel, in the same order on every run; `t` has 2 * PLACES places. FOLD lanes add up
-// LANES / FOLD values each, then all lanes those sums: two barriers, and none is needed before the next call.
-static inline void totals(__local E* t, E* a, E* b) {
+#define FOLD (LANES >= 128 ? 16 : LANES >= 32 ? 8 : LANES >= 8 ? 4 : 1)     // about the root of LANES
+#define PLACES (CT * (LANES + FOLD))
+
+// Sum over the lanes of a channel, in the same order on every run; `t` has PLACES places. FOLD lanes add up LANES / FOLD
+// values each, then all lanes those sums: two barriers, and none is needed before the next call.
+static inline E lane_total(__local E* t, E v) {
     int cx = get_local_id(0), lane = get_local_id(1);
-    __local E* u = t + PLACES;
-    t[lane * CT + cx] = *a;
-    u[lane * CT + cx] = *b;
+    t[lane * CT + cx] = v;
     barrier(CLK_LOCAL_MEM_FENCE);
     if (lane < FOLD) {
-        E s = 0, r = 0;
-        for (int j = lane; j < LANES; j += FOLD) { s += t[j * CT + cx]; r += u[j * CT + cx]; }
+        E s = 0;
+        for (int j = lane; j < LANES; j += FOLD) s += t[j * CT + cx];
         t[(LANES + lane) * CT + cx] = s;
-        u[(LANES + lane) * CT + cx] = r;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    E s = 0, r = 0;
-    for (int j = LANES; j < LANES + FOLD; j++) { s += t[j * CT + cx]; r += u[j * CT + cx]; }
-    *a = s;
-    *b = r;
+    E s = 0;
+    for (int j = LANES; j < LANES + FOLD; j++) s += t[j * CT + cx];
+    return s;
 }
 
 #define GROUP __attribute__((reqd_work_group_size(CT, LANES, 1)))
 // Vectors e = first + lane, ... of channel c: sample e / across, place e % across.
 #define PLACE(e) (((e) / across * C + c) * across + (e) % across)
 
+#ifdef USE_MOMENTS
 // Mean and sum of squares about it of each split's elements. Launch: (ceil(C / CT) * CT, splits * LANES).
 __kernel GROUP void moments(__global E* restrict part_m, __global E* restrict part_s, __global const S* restrict x, long ox,
                             I N, I C, I across, I chunk) {
-    __local E tree[2 * PLACES];
+    __local E tree[PLACES];
     I c = get_global_id(0), first = get_group_id(1) * chunk, size = N * across;
     I last = first + chunk < size ? first + chunk : size;
     int lane = get_local_id(1);
@@ -100,19 +101,17 @@ __kernel GROUP void moments(__global E* restrict part_m, __global E* restrict pa
     V s = (V)(0);
     if (c < C)
         for (I e = first + lane; e < last; e += LANES) s += GET(x, PLACE(e));
-    E m = SUM(s), none = 0;
-    totals(tree, &m, &none);
-    m /= (last - first) * VEC;
+    E m = lane_total(tree, SUM(s)) / ((last - first) * VEC);
     s = (V)(0);
     if (c < C)
         for (I e = first + lane; e < last; e += LANES) { V d = GET(x, PLACE(e)) - m; s += d * d; }
-    E q = SUM(s);
-    totals(tree, &q, &none);
+    E q = lane_total(tree, SUM(s));
     if (lane == 0 && c < C) {
         part_m[get_group_id(1) * C + c] = m;
         part_s[get_group_id(1) * C + c] = q;
     }
 }
+#endif
 
 // Sum over the work-items of a group of FINISH; calls in turn need `t` of their own.
 static inline E joined(__local E* t, E v) {
@@ -125,6 +124,7 @@ static inline E joined(__local E* t, E v) {
 
 #define COUNT(p) ((E)(((p) + 1) * chunk < size ? chunk : size - (p) * chunk))
 
+#ifdef USE_MOMENTS
 // Join the parts of each channel and move the running statistics. size and chunk count elements. Launch: (C * FINISH).
 __kernel __attribute__((reqd_work_group_size(FINISH, 1, 1)))
 void finish(__global E* restrict mean, __global E* restrict rstd, __global E* restrict rm, __global E* restrict rv,
@@ -147,7 +147,9 @@ void finish(__global E* restrict mean, __global E* restrict rstd, __global E* re
 #endif
     }
 }
+#endif
 
+#ifdef USE_APPLY
 // One vector per work-item. With VARIANCE the second statistic is a variance, as in eval mode.
 __kernel void apply(__global S* restrict y, __global const E* restrict mean, __global const E* restrict rstd,
                     __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long om, long ok,
@@ -167,13 +169,15 @@ __kernel void apply(__global S* restrict y, __global const E* restrict mean, __g
     V v = (GET(x + ox, i) - mean[c]) * (k * WEIGHT(c)) + SHIFT(c);
     SET(y, i, ACT(v));
 }
+#endif
 
+#ifdef USE_GRAD_SUMS
 // With h = (x - mean) * rstd, u = g (0 where relu was): parts of sum u and sum u h, geometry of `moments`.
 __kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict part_h, __global const S* restrict g,
                               __global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                               __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
                               long ob, long om, long ok, I N, I C, I across, I chunk) {
-    __local E tree[2 * PLACES];
+    __local E tree[PLACES];
     I c = get_global_id(0), first = get_group_id(1) * chunk, size = N * across;
     I last = first + chunk < size ? first + chunk : size;
     int lane = get_local_id(1);
@@ -197,14 +201,15 @@ __kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict 
             suh += u * h;
         }
     }
-    E p = SUM(su), q = SUM(suh) * k;
-    totals(tree, &p, &q);
+    E p = lane_total(tree, SUM(su)), q = lane_total(tree, SUM(suh) * k);
     if (lane == 0 && c < C) {
         part_u[get_group_id(1) * C + c] = p;
         part_h[get_group_id(1) * C + c] = q;
     }
 }
+#endif
 
+#ifdef USE_GRAD_SUMS
 // dw, db as stored, and the same sums (2, C) in the compute type for dx. Launch: (C * FINISH).
 __kernel __attribute__((reqd_work_group_size(FINISH, 1, 1)))
 void grad_finish(__global E* restrict sums, __global W* restrict dw, __global W* restrict db,
@@ -225,7 +230,9 @@ void grad_finish(__global E* restrict sums, __global W* restrict dw, __global W*
         STOREW(dw, c, h);
     }
 }
+#endif
 
+#ifdef USE_GRAD_APPLY
 // dx = w * rstd * (u - sum u / n - h * sum u h / n), n = N * span; with FIXED statistics (eval) dx = w * rstd * u.
 __kernel void grad_apply(__global S* restrict dx, __global const E* restrict sums, __global const S* restrict g,
                          __global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
@@ -247,3 +254,4 @@ __kernel void grad_apply(__global S* restrict dx, __global const E* restrict sum
 #endif
     SET(dx, i, u * kf);
 }
+#endif

@@ -7,6 +7,7 @@
 // The variance is a second pass over the row, which is then in the first-level cache. Launch: one work-item per `step` rows,
 // local = 1. No barriers, and no builtins in inner loops: some CPU drivers leave them as calls with all registers spilled.
 // E is the compute type, V a vector of VW of them, S the storage type of x and y.
+// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
 typedef VECTOR V;
 typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
@@ -41,6 +42,12 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #else
 #define SHIFT(i)
 #define SHIFT1(i)
+#endif
+
+#ifdef RMS
+#define NEXT(v) (v) * (v)
+#else
+#define NEXT(v) (v)
 #endif
 
 static inline E total(V v) {
@@ -92,33 +99,62 @@ static inline void scale_row(__global S* y, __global const S* x, long n, E m, E 
     for (; i < n; i++) STORE(y, i, (LOAD(x, i) - m) * k + c);
 }
 
-__kernel void norm(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd, __global const S* restrict x,
-                   __global const W* restrict w, __global const W* restrict b, long ox, long ow, long ob, long rows, long n,
-                   long step, long groups, long per, long span, E eps) {
+// y = (x - m) * k * w + b for one row, and the sum over the next row (RMS: of squares), whose loads overlap with the work.
+static inline E normalize(__global S* y, __global const S* x, __global const S* next, __global const W* w,
+                          __global const W* b, long n, E m, E k) {
+    V s0 = (V)(0), s1 = s0;
+    long i = 0;
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        V c = GET(next + i), d = GET(next + i + VW);
+        s0 += NEXT(c);
+        s1 += NEXT(d);
+        SET(y + i, (GET(x + i) - m) * k * WEIGHT(i) SHIFT(i));
+        SET(y + i + VW, (GET(x + i + VW) - m) * k * WEIGHT(i + VW) SHIFT(i + VW));
+    }
+    E s = total(s0 + s1);
+    for (; i < n; i++) {
+        E c = LOAD(next, i);
+        s += NEXT(c);
+        STORE(y, i, (LOAD(x, i) - m) * k * WEIGHT1(i) SHIFT1(i));
+    }
+    return s;
+}
+
+#ifdef USE_NORM
+__kernel void norm(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd,
+                   __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long ox,
+                   long ow, long ob, long rows, long n, long step, long groups, long per, long span, E eps) {
     w += ow;
     b += ob;
+    x += ox;
     long first = get_global_id(0) * step, last = first + step < rows ? first + step : rows;
+#ifdef RMS
+    E s = row_squares(x + first * n, n, 0);
+#else
+    E s = row_sum(x + first * n, n);
+#endif
     for (long r = first; r < last; r++) {
-        __global const S* p = x + ox + r * n;
+        __global const S *p = x + r * n, *next = r + 1 < last ? p + n : p;
         __global S* q = y + r * n;
 #ifdef RMS
-        E m = 0;
+        E m = 0, squares = s;
 #else
-        E m = row_sum(p, n) / n;
+        E m = s / n, squares = row_squares(p, n, m);
         mean[r] = m;
 #endif
-        E k = 1 / sqrt(row_squares(p, n, m) / n + eps);
+        E k = 1 / sqrt(squares / n + eps);
         rstd[r] = k;
 #ifdef CHANNELS
         long c = r % groups * per;
-        for (long j = 0; j < per; j++, c++) scale_row(q + j * span, p + j * span, span, m, k * WEIGHT1(c), 0 SHIFT1(c));
+        for (long j = 0; j < per; j++, c++)
+            scale_row(q + j * span, p + j * span, span, m, k * WEIGHT1(c), 0 SHIFT1(c));
+        s = row_sum(next, n);
 #else
-        long i = 0;
-        for (; i + VW <= n; i += VW) SET(q + i, (GET(p + i) - m) * k * WEIGHT(i) SHIFT(i));
-        for (; i < n; i++) STORE(q, i, (LOAD(p, i) - m) * k * WEIGHT1(i) SHIFT1(i));
+        s = normalize(q, p, next, w, b, n, m, k);
 #endif
     }
 }
+#endif
 
 // -- gradients -------------------------------------------------------------------------------------------------------------
 // With h = (x - mean) * rstd and u = g * w: dx = rstd * (u - mean(u) - h * mean(u * h)), RMS without mean(u);
@@ -146,40 +182,9 @@ static inline void spread_row(__global S* dx, __global const S* g, __global cons
 #define ADD_B1(i, v)
 #endif
 
-// Sums of u and u * h over two rows at once, which halves the traffic of the partial sums; `two` is 0 for a last single row.
-static inline void pair_sums(__global const S* g0, __global const S* x0, __global const S* g1, __global const S* x1,
-                             __global const W* w, __global E* pw, __global E* pb, long n, E m0, E k0, E m1, E k1, E* s) {
-    V a0 = (V)(0), a1 = a0, b0 = a0, b1 = a0;
-    long i = 0;
-    for (; i + VW <= n; i += VW) {
-        V f = WEIGHT(i), u0 = GET(g0 + i), u1 = GET(g1 + i), h0 = (GET(x0 + i) - m0) * k0, h1 = (GET(x1 + i) - m1) * k1;
-        ADD_B(i, u0 + u1);
-        ADD_W(i, u0 * h0 + u1 * h1);
-        u0 *= f;
-        u1 *= f;
-        a0 += u0;
-        a1 += u1;
-        b0 += u0 * h0;
-        b1 += u1 * h1;
-    }
-    E t0 = total(a0), t1 = total(a1), z0 = total(b0), z1 = total(b1);
-    for (; i < n; i++) {
-        E f = WEIGHT1(i), u0 = LOAD(g0, i), u1 = LOAD(g1, i), h0 = (LOAD(x0, i) - m0) * k0, h1 = (LOAD(x1, i) - m1) * k1;
-        ADD_B1(i, u0 + u1);
-        ADD_W1(i, u0 * h0 + u1 * h1);
-        t0 += u0 * f;
-        t1 += u1 * f;
-        z0 += u0 * f * h0;
-        z1 += u1 * f * h1;
-    }
-    s[0] = t0;
-    s[1] = z0;
-    s[2] = t1;
-    s[3] = z1;
-}
-
-static inline void row_sums(__global const S* g, __global const S* x, __global const W* w, __global E* pw, __global E* pb,
-                            long n, E m, E k, E* s) {
+// Sums of u and u * h over a row with mean m and rstd k, into s[0] and s[1], and its share of dw and db.
+static inline void row_sums(__global const S* g, __global const S* x, __global const W* w, __global E* pw,
+                            __global E* pb, long n, E m, E k, E* s) {
     V a = (V)(0), z = a;
     long i = 0;
     for (; i + VW <= n; i += VW) {
@@ -202,17 +207,50 @@ static inline void row_sums(__global const S* g, __global const S* x, __global c
     s[1] = s1;
 }
 
-static inline void row_dx(__global S* dx, __global const S* g, __global const S* x, __global const W* w, long n, E m, E k,
-                          E su, E suh) {
+// dx of one row from its sums in s, and `row_sums` of the next row, whose loads overlap with the work.
+static inline void step_row(__global S* dx, __global const S* g, __global const S* x, __global const W* w,
+                            __global E* pw, __global E* pb, long n, E m, E k, E m1, E k1, E* s) {
+    E f = -k * k * s[1] / n, c = -k * s[0] / n;
+#ifdef RMS
+    c = 0;
+#endif
+    V a = (V)(0), z = a;
+    long i = 0;
+    for (; i + VW <= n; i += VW) {
+        V v = WEIGHT(i), u = GET(g + n + i), h = (GET(x + n + i) - m1) * k1;
+        ADD_B(i, u);
+        ADD_W(i, u * h);
+        u *= v;
+        a += u;
+        z += u * h;
 #ifdef DX
-    E a = -k * k * suh / n, c = -k * su / n;
+        SET(dx + i, GET(g + i) * v * k + ((GET(x + i) - m) * f + c));
+#endif
+    }
+    E s0 = total(a), s1 = total(z);
+    for (; i < n; i++) {
+        E v = WEIGHT1(i), u = LOAD(g, n + i), h = (LOAD(x, n + i) - m1) * k1;
+        ADD_B1(i, u);
+        ADD_W1(i, u * h);
+        s0 += u * v;
+        s1 += u * v * h;
+#ifdef DX
+        STORE(dx, i, LOAD(g, i) * v * k + ((LOAD(x, i) - m) * f + c));
+#endif
+    }
+    s[0] = s0;
+    s[1] = s1;
+}
+
+static inline void last_row(__global S* dx, __global const S* g, __global const S* x, __global const W* w, long n, E m,
+                            E k, E* s) {
+    E f = -k * k * s[1] / n, c = -k * s[0] / n;
 #ifdef RMS
     c = 0;
 #endif
     long i = 0;
-    for (; i + VW <= n; i += VW) SET(dx + i, GET(g + i) * WEIGHT(i) * k + ((GET(x + i) - m) * a + c));
-    for (; i < n; i++) STORE(dx, i, LOAD(g, i) * WEIGHT1(i) * k + ((LOAD(x, i) - m) * a + c));
-#endif
+    for (; i + VW <= n; i += VW) SET(dx + i, GET(g + i) * WEIGHT(i) * k + ((GET(x + i) - m) * f + c));
+    for (; i < n; i++) STORE(dx, i, LOAD(g, i) * WEIGHT1(i) * k + ((LOAD(x, i) - m) * f + c));
 }
 
 #ifdef RMS
@@ -221,6 +259,7 @@ static inline void row_dx(__global S* dx, __global const S* g, __global const S*
 #define MEAN(r) mean[r]
 #endif
 
+#ifdef USE_NORM_GRAD
 __kernel void norm_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
                         __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
                         __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow, long om,
@@ -238,20 +277,18 @@ __kernel void norm_grad(__global S* restrict dx, __global E* restrict dw_part, _
 #ifdef DB
     for (long i = 0; i < n; i++) pb[i] = 0;
 #endif
+    E s[2];
+    row_sums(g + first * n, x + first * n, w, pw, pb, n, MEAN(first), rstd[first], s);
     long r = first;
-    E s[4];
-    for (; r + 2 <= last; r += 2) {
-        __global const S *g0 = g + r * n, *x0 = x + r * n;
-        pair_sums(g0, x0, g0 + n, x0 + n, w, pw, pb, n, MEAN(r), rstd[r], MEAN(r + 1), rstd[r + 1], s);
-        row_dx(dx + r * n, g0, x0, w, n, MEAN(r), rstd[r], s[0], s[1]);
-        row_dx(dx + r * n + n, g0 + n, x0 + n, w, n, MEAN(r + 1), rstd[r + 1], s[2], s[3]);
-    }
-    if (r < last) {
-        row_sums(g + r * n, x + r * n, w, pw, pb, n, MEAN(r), rstd[r], s);
-        row_dx(dx + r * n, g + r * n, x + r * n, w, n, MEAN(r), rstd[r], s[0], s[1]);
-    }
+    for (; r + 1 < last; r++)
+        step_row(dx + r * n, g + r * n, x + r * n, w, pw, pb, n, MEAN(r), rstd[r], MEAN(r + 1), rstd[r + 1], s);
+#ifdef DX
+    last_row(dx + r * n, g + r * n, x + r * n, w, n, MEAN(r), rstd[r], s);
+#endif
 }
+#endif
 
+#ifdef USE_GROUP_GRAD
 // Group norm: sums per channel go to dw_part, db_part (N, C), one value per (sample, channel).
 __kernel void group_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
                          __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
@@ -283,6 +320,7 @@ __kernel void group_grad(__global S* restrict dx, __global E* restrict dw_part, 
 #endif
     }
 }
+#endif
 
 // dw = sum over `parts` rows of dw_part (parts, n), likewise db; 64 columns per work-item. Launch: (ceil(n / 64), 1 or 2),
 // the second index picks the pair of arrays.
@@ -306,8 +344,10 @@ static inline void column_sums(__global W* out, __global const E* part, long par
     }
 }
 
+#ifdef USE_COLUMNS
 __kernel void columns(__global W* restrict dw, __global W* restrict db, __global const E* restrict dw_part,
                       __global const E* restrict db_part, long parts, long n) {
     int second = get_global_id(1) != 0;
     column_sums(second ? db : dw, second ? db_part : dw_part, parts, n, get_global_id(0) * 64);
 }
+#endif

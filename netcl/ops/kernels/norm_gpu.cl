@@ -8,6 +8,7 @@
 // i, i + WG, i + 2 WG, ... of its row in registers (PER of them; PER 0: rows too long for that are read again).
 // Sums go through local memory. Every work-group has all its work-items at every barrier.
 // E is the compute type, V a vector of VEC of them (1 or 4; 4 needs n and all offsets to be multiples of 4).
+// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
 #ifndef WG
 #define WG 256      // work-items per row, a power of two (32..256)
@@ -121,6 +122,7 @@ static inline void row_totals(__local E* t, E* a, E* b) {
     *b = r;
 }
 
+#ifdef USE_NORM
 __kernel GROUP_SIZE void norm(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd,
                               __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long ox,
                               long ow, long ob, long rows, long n, long groups, long per, long span, E eps) {
@@ -159,6 +161,7 @@ __kernel GROUP_SIZE void norm(__global S* restrict y, __global E* restrict mean,
     }
 #undef X
 }
+#endif
 
 // With h = (x - mean) * rstd and u = g * w: dx = rstd * (u - mean(u) - h * mean(u * h)), RMS without mean(u).
 // dw = sum over rows of g * h and db = sum over rows of g: each group walks over many rows, its work-items keep their own
@@ -183,6 +186,7 @@ __kernel GROUP_SIZE void norm(__global S* restrict y, __global E* restrict mean,
 #define ADD_B(i, v)
 #endif
 
+#ifdef USE_NORM_GRAD
 __kernel GROUP_SIZE void norm_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
                                    __global const S* restrict g0, __global const S* restrict x0, __global const W* restrict w,
                                    __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
@@ -254,7 +258,9 @@ __kernel GROUP_SIZE void norm_grad(__global S* restrict dx, __global E* restrict
 #endif
 #endif
 }
+#endif
 
+#ifdef USE_CHANNEL_SUMS
 // Group norm: sums per channel of one sample, dw_part and db_part (N, C). A row of the launch is one (sample, channel).
 __kernel GROUP_SIZE void channel_sums(__global E* restrict dw_part, __global E* restrict db_part, __global const S* restrict g,
                                       __global const S* restrict x, __global const E* restrict mean,
@@ -279,6 +285,7 @@ __kernel GROUP_SIZE void channel_sums(__global E* restrict dw_part, __global E* 
         dw_part[r] = c;
     }
 }
+#endif
 
 // dw = sum over `parts` rows of dw_part (parts, n), likewise db. Launch: local = (WIDTH, LANES, 1),
 // WIDTH columns per group, the third group index picks the pair of arrays.
@@ -288,6 +295,7 @@ __kernel GROUP_SIZE void channel_sums(__global E* restrict dw_part, __global E* 
 #ifndef WIDTH
 #define WIDTH 32     // columns per group; WIDTH * LANES is the size of the group
 #endif
+#ifdef USE_COLUMNS
 __kernel __attribute__((reqd_work_group_size(WIDTH, LANES, 1)))
 void columns(__global W* restrict dw, __global W* restrict db, __global const E* restrict dw_part,
              __global const E* restrict db_part, long parts, long n) {
@@ -306,3 +314,4 @@ void columns(__global W* restrict dw, __global W* restrict db, __global const E*
     for (int k = 0; k < LANES; k++) s += tree[k * WIDTH + cx];
     STOREW(out, c, s);
 }
+#endif
