@@ -25,7 +25,7 @@ MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late leaves little to wait for
 # Measured costs in cycles: of copying an element of A, and NR elements of B; of a work-item; of a late unit, in items.
-COPY_A, COPY_B, ITEM, LATE = 0.4, 8.0, 8000.0, 0.2
+COPY_A, COPY_B, ITEM, LATE = 1.0, 8.0, 8000.0, 0.2
 OPTIONS = ("-cl-mad-enable",)
 DIMS = struct.Struct("23q")  # Dims of matmul_cpu.cl
 TYPES = (*(None,) * 7, *(INT64,) * 5, FLOAT32, np.dtype(f"V{DIMS.size}"))

@@ -68,11 +68,20 @@ static inline void turn_block(__local E* d, int ld, __global const S* s, long sc
 // Copy a rows x cols block with element strides sr, sc to d, row-major with `ld` elements per row.
 static inline void copy_block(__local E* d, int ld, __global const S* s, int rows, int cols, long sr, long sc) {
     if (sc == 1) {
-        for (int r = 0; r < rows; r++, s += sr, d += ld) {
+        for (; rows >= 4; rows -= 4, s += 4 * sr, d += 4 * ld) {  // four lines in flight
             int c = 0;
-            for (; c + VW <= cols; c += VW) LOC(d + c) = GET(s + c);
-            for (; c < cols; c++) d[c] = LOAD(s, c);
+            for (; c + VW <= cols; c += VW) {
+                T a = GET(s + c), b = GET(s + sr + c), e = GET(s + 2 * sr + c), f = GET(s + 3 * sr + c);
+                LOC(d + c) = a;
+                LOC(d + ld + c) = b;
+                LOC(d + 2 * ld + c) = e;
+                LOC(d + 3 * ld + c) = f;
+            }
+            for (; c < cols; c++)
+                for (int k = 0; k < 4; k++) d[k * ld + c] = LOAD(s, k * sr + c);
         }
+        for (; rows > 0; rows--, s += sr, d += ld)
+            for (int c = 0; c < cols; c++) d[c] = LOAD(s, c);
         return;
     }
     int r8 = 0, c8 = 0;
