@@ -19,7 +19,7 @@ from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import matmul_simple, sources
-from netcl.ops.matmul_parts import batch_axes, epilogue, sum_parts
+from netcl.ops.matmul_parts import batch_axes, ending, sum_parts
 from netcl.ops.matrix_units import mma, probe, wgmma
 from netcl.ops.matrix_units.precision import matmul_precision
 from netcl.ops.tiling import Tiling, cut, depth_of
@@ -108,7 +108,7 @@ def _dims(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> by
     c0, c1, c_m = (inner[0] * p.m * p.n, p.m * p.n, p.n) if splits > 1 else (outer[3], inner[3], p.c)
     return DIMS.pack(
         p.m, p.n, p.k, *p.a, *p.b, c_m, outer[1], inner[1], outer[2], inner[2], c0, c1, p.m * p.n * p.count,
-        inner[0], tiles_m, tiles_n, splits, depth, p.accumulate,
+        inner[0], tiles_m, tiles_n, splits, depth, 0,
     )  # fmt: skip
 
 
@@ -144,6 +144,6 @@ def _source(p: Product, row: dict[str, int], partial: bool = False, **forms: int
     if partial:
         defines["PARTIAL"] = 1
     else:
-        preamble, more = epilogue(p.bias, p.activation, element)
+        preamble, more = ending(p, element)
         defines |= more
     return sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)

@@ -32,6 +32,11 @@ def epilogue(bias: bool, activation: str | None, element: str) -> tuple[str, dic
     return dialect.preamble(frozenset({name} - {""}), element, 1), {"EPILOGUE": 1, "ACT": name, "HAS_BIAS": int(bias)}
 
 
+def ending(p: Product, element: str) -> tuple[str, dict[str, int | str]]:
+    """`epilogue` of `p`, or ACCUMULATE."""
+    return ("", {"ACCUMULATE": 1}) if p.accumulate else epilogue(p.bias, p.activation, element)
+
+
 def batch_axes(p: Product) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
     """The outer and the inner batch axis as (length, stride of A, of B, of C)."""
     outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]

@@ -61,6 +61,7 @@ FOOTPRINTS: dict[str, Footprint] = {
     "matmul_gpu_double": _tiles(16),
     "conv_gpu": _tiles(8),
     "conv_gpu_large": _tiles(8),
+    "conv_gpu_flat": _tiles(8),
 }
 
 

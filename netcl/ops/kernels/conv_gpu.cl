@@ -39,6 +39,7 @@ static inline E tap(__global const S* X, Pixel at, int4 t, const Dims* D) {
 
 // The i-th load of a work-item: along the tile's rows (or columns) first, or along k first.
 #define LOADS(ROWS) ((ROWS * BK + WG - 1) / WG)
+#define COLUMNS (WG % BN == 0 ? 1 : BN % WG == 0 ? BN / WG : LOADS(BN))   // different columns of a work-item's loads
 #define INSIDE(i, ROWS) (ROWS * BK % WG == 0 || item + (i) * WG < ROWS * BK)
 
 // Launch: groups (tiles of Q * tiles of M, groups of channels).
@@ -52,13 +53,13 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
     X += ox + g * D.C * D.xc;
     Wt += ow + (long)g * D.M * D.K;
     Y += oy + g * D.M * D.yc;
-    Pixel at[LOADS(BN)];
+    Pixel at[COLUMNS];
 #pragma unroll
-    for (int i = 0; i < LOADS(BN); i++) at[i] = pixel(min(q0 + (item + i * WG) % BN, (int)D.Q - 1), &D);
+    for (int i = 0; i < COLUMNS; i++) at[i] = pixel(min(q0 + (item + i * WG) % BN, (int)D.Q - 1), &D);
 #define GATHER() \
     _Pragma("unroll") for (int i = 0; i < LOADS(BN); i++) { \
         const int k = k0 + (item + i * WG) / BN; \
-        b_next[i] = k < k1 && INSIDE(i, BN) ? tap(X, at[i], taps[k], &D) : (E)0; \
+        b_next[i] = k < k1 && INSIDE(i, BN) ? tap(X, at[i % COLUMNS], taps[k], &D) : (E)0; \
     }
 #define SCATTER(to) \
     _Pragma("unroll") for (int i = 0; i < LOADS(BN); i++) \

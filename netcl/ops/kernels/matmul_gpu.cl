@@ -13,13 +13,15 @@
 
 typedef struct {
     long M, N, K, a_m, a_k, b_k, b_n, c_m, a0, a1, b0, b1, c0, c1, part_step;
-    int inner, tiles_m, tiles_n, parts, split, accumulate;
+    int inner, tiles_m, tiles_n, parts, split, unused;
 } Dims;
 
-#ifdef EPILOGUE
+#if defined(ACCUMULATE)
+#define FINISH(v, at, n) ((v) * (E)alpha + (E)LOAD(at, 0))
+#elif defined(EPILOGUE)
 #define FINISH(v, at, n) ACT((v) * (E)alpha + (HAS_BIAS ? LOAD(bias, obias + (n)) : (E)0))
 #else
-#define FINISH(v, at, n) ((v) * (E)alpha + (D.accumulate ? (E)LOAD(at, 0) : (E)0))
+#define FINISH(v, at, n) ((v) * (E)alpha)
 #endif
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(

@@ -53,7 +53,7 @@
 #define EACH (16 / ES)              // elements of a chunk
 
 typedef struct {
-    int M, N, K, split, tiles_m, tiles_n, parts, inner, accumulate, unused;
+    int M, N, K, split, tiles_m, tiles_n, parts, inner;
     long a_m, a_k, b_k, b_n, c_m, a0, a1, b0, b1, c0, c1, part_step;
 } Job;
 
@@ -100,13 +100,15 @@ static inline uint low_part(uint x, uint h) { return as_uint(as_float(x) - as_fl
 static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x + 0x1000u : x; }
 #endif
 
-static inline float finished(float v, float alpha, float old, float bias) {
-    v = v * alpha + old;
-#ifdef EPILOGUE
-    v = ACT(v + bias);
+#if defined(PARTIAL)
+#define FINISHED(v, at, col) (v)
+#elif defined(ACCUMULATE)
+#define FINISHED(v, at, col) ((v) * alpha + ((col) < J.N ? LOAD(c, at) : 0.0f))
+#elif defined(EPILOGUE)
+#define FINISHED(v, at, col) ACT((v) * alpha + (HAS_BIAS && (col) < J.N ? LOAD(bias, obias + (col)) : 0.0f))
+#else
+#define FINISHED(v, at, col) ((v) * alpha)
 #endif
-    return v;
-}
 
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
     __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oc, long oa, long ob, long obias,
@@ -249,6 +251,27 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
         rs = rs == ST - 1 ? 0 : rs + 1;
         ws = ws == ST - 1 ? 0 : ws + 1;
     }
+#if PARTS == 3
+    // One loop that is not unrolled: this must not cost the space of the whole epilogue.
+    bool bad = false;
+#pragma unroll
+    for (int e = 0; e < MI * NI * 4; e++) bad |= acc[e / (NI * 4)][e / 4 % NI][e % 4] != acc[e / (NI * 4)][e / 4 % NI][e % 4];
+    if (bad)
+#pragma unroll 1
+        for (int e = 0; e < MI * NI * 4; e++) {
+            float v = 0.0f;
+#pragma unroll
+            for (int x = 0; x < MI * NI * 4; x++)
+                if (x == e) v = acc[x / (NI * 4)][x / 4 % NI][x % 4];
+            const int row = m0 + wm + e / (NI * 4) * 16 + g + (e >> 1 & 1) * 8, col = n0 + wn + e / 4 % NI * 8 + t4 * 2 + (e & 1);
+            if (v == v || row >= J.M || col >= J.N) continue;
+            v = 0.0f;
+            for (int k = k_first; k < k1; k++) v = fma(A[row * J.a_m + k * J.a_k], B[k * J.b_k + col * J.b_n], v);
+#pragma unroll
+            for (int x = 0; x < MI * NI * 4; x++)
+                if (x == e) acc[x / (NI * 4)][x / 4 % NI][x % 4] = v;
+        }
+#endif
     __global OUT* c = C + (oc + part * J.part_step + z0 * J.c0 + z1 * J.c1);
 #pragma unroll
     for (int i = 0; i < MI; i++)
@@ -259,44 +282,30 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
 #pragma unroll
             for (int j = 0; j < NI; j++) {
                 const int col = n0 + wn + j * 8 + t4 * 2;
-                float v[2];
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    v[e] = acc[i][j][h * 2 + e];
-                    if (col + e >= J.N) continue;
-#if PARTS == 3
-                    if (v[e] != v[e]) {
-                        v[e] = 0.0f;
-                        for (int k = k_first; k < k1; k++)
-                            v[e] = fma(A[row * J.a_m + k * J.a_k], B[k * J.b_k + (col + e) * J.b_n], v[e]);
-                    }
-#endif
-#ifndef PARTIAL
-                    v[e] = finished(v[e], alpha, J.accumulate ? LOAD(c, row * J.c_m + col + e) : 0.0f,
-                                    HAS_BIAS ? LOAD(bias, obias + col + e) : 0.0f);
-#endif
-                }
+                const long at = row * J.c_m + col;
+                const float low = FINISHED(acc[i][j][h * 2], at, col), high = FINISHED(acc[i][j][h * 2 + 1], at + 1, col + 1);
                 if (col >= J.N) continue;
 #ifdef HALF_OUT
                 uint pair;
-                PACK_HALF(pair, v[0], v[1]);
-                __global ushort* to = (__global ushort*)c + row * J.c_m + col;
-                if (VEC) *(__global uint*)to = pair;
-                else {
-                    to[0] = (ushort)pair;
-                    if (col + 1 < J.N) to[1] = (ushort)(pair >> 16);
-                }
+                PACK_HALF(pair, low, high);
+                __global ushort* to = (__global ushort*)c + at;
+#if VEC
+                *(__global uint*)to = pair;
 #else
-                __global float* to = c + row * J.c_m + col;
-                if (VEC) {
-                    float2 both;
-                    both.x = v[0];
-                    both.y = v[1];
-                    *(__global float2*)to = both;
-                } else {
-                    to[0] = v[0];
-                    if (col + 1 < J.N) to[1] = v[1];
-                }
+                to[0] = (ushort)pair;
+                if (col + 1 < J.N) to[1] = (ushort)(pair >> 16);
+#endif
+#else
+                __global float* to = c + at;
+#if VEC
+                float2 both;
+                both.x = low;
+                both.y = high;
+                *(__global float2*)to = both;
+#else
+                to[0] = low;
+                if (col + 1 < J.N) to[1] = high;
+#endif
 #endif
             }
         }

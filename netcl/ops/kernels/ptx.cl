@@ -22,6 +22,11 @@
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" \
                  : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3]) : "r"(at) : "memory")
 #define LOAD_WORD(r, at) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(at) : "memory")
+#define LOAD_FOUR(r, at) \
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" \
+                 : "=r"((r).x), "=r"((r).y), "=r"((r).z), "=r"((r).w) : "r"(at) : "memory")
+#define STORE_FOUR(at, v) \
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"((v).x), "r"((v).y), "r"((v).z), "r"((v).w) : "memory")
 // an 8x8 matrix of 16-bit elements transposed across the warp
 #define TRANSPOSE(r) asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r))
 #define PACK_HALF(r, low, high) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low))
@@ -42,6 +47,7 @@
                     : "=r"(done_) : "r"(at), "r"(phase) : "memory"); \
     while (!done_); \
 } while (0)
+#define MULTIPLIERS_MEET() asm volatile("bar.sync 1, 256;" ::: "memory")   // of wgmma.cl
 #define FENCE_ASYNC() asm volatile("fence.proxy.async;" ::: "memory")
 // bulk copies of a box at (x, y, z, w), described by 128 bytes in global memory (tensormap.py)
 #define MAP_READY(map) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"((ulong)(map)) : "memory")

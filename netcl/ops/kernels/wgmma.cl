@@ -9,7 +9,8 @@
 //   float:  (MW 1) A is raw and comes through registers, where it is rounded to TF32 (PARTS 1) or split into two TF32 parts,
 //           high and low (PARTS 3), while the slice before is multiplied; B is packed by pack.cl, along k, its low part BLO elements behind the high one. Three products
 //           (low high, high low, high high) of one slice are summed by the unit and then added to ordinary float sums,
-//           because the unit truncates when it accumulates. A result that is not a number is computed again with plain float
+//           because the unit truncates when it accumulates. RAW_B: B is raw, too, in either orientation, and the multiplying
+//           warpgroups split it in shared memory, one slice ahead; for small products that saves packing. A result that is not a number is computed again with plain float
 //           arithmetic (`exact`), since infinity times a zero low part is no number where the plain product is infinite.
 //
 // Tables (convolution): TABLE_K: slice t of A lies at table[t] + (0, row); TABLE_M: 64-row block i of A at table[i] + (0, k).
@@ -31,6 +32,11 @@
 #define SUMS (MW * NW / 2)
 #define B_PARTS (PARTS == 3 ? 2 : 1)
 #define STAGE (128 * (BM + B_PARTS * BN))
+#ifdef RAW_B
+#define LOADED (128 * (BM + BN))
+#else
+#define LOADED STAGE
+#endif
 #ifdef TF32
 #define BK 32
 #else
@@ -46,7 +52,7 @@ typedef struct {
     int tiles_m, tiles_n, tiles, inner; // tiles in all, inner batch length
     int parts, az, aw, bz;              // parts of k; 1 where A and B walk the batch axes, 0 where they repeat
     int bw, pitch, height, OH;          // pixels: padded row and image sizes
-    int OW, IMAGES, bias_row, accumulate;
+    int OW, unused[3];
     int adim[4], bdim[4];               // extents in boxes' coordinates, for `exact`
     long astep[3], bstep[3], blo;       // and steps in elements
     long row_step, col_step, c0, c1, part_step, image_step, h_step;
@@ -96,10 +102,19 @@ static inline float exact(__global const float* A, __global const float* B, __gl
             const int x = ax + e, y = ay + (row & 63);
 #endif
             const int k = t * BK + e;
-            if (x < 0 || y < 0 || x >= J.adim[0] || y >= J.adim[1] || k >= J.bdim[0]) continue;
+#ifdef B_ALONG_N
+            const int bx = col, by = k;
+#else
+            const int bx = k, by = col;
+#endif
+            if (x < 0 || y < 0 || x >= J.adim[0] || y >= J.adim[1] || bx >= J.bdim[0] || by >= J.bdim[1]) continue;
             const float a = A[x + y * J.astep[0] + az * J.astep[1] + aw * J.astep[2]];
-            __global const float* b = B + (k + col * J.bstep[0] + z1 * J.bz * J.bstep[1] + z0 * J.bw * J.bstep[2]);
+            __global const float* b = B + (bx + by * J.bstep[0] + z1 * J.bz * J.bstep[1] + z0 * J.bw * J.bstep[2]);
+#ifdef RAW_B
+            sum = fma(a, b[0], sum);
+#else
             sum = fma(a, b[0] + b[J.blo], sum);
+#endif
         }
     }
     return sum;
@@ -157,11 +172,59 @@ static inline float exact(__global const float* A, __global const float* B, __gl
 } while (0)
 #define COLLECT()
 #endif
+#define SPLIT_TO(at, v) do { \
+    uint4 high_, low_; \
+    high_.x = high_part((v).x); low_.x = low_part((v).x, high_.x); \
+    high_.y = high_part((v).y); low_.y = low_part((v).y, high_.y); \
+    high_.z = high_part((v).z); low_.z = low_part((v).z, high_.z); \
+    high_.w = high_part((v).w); low_.w = low_part((v).w, high_.w); \
+    STORE_FOUR(at, high_); \
+    STORE_FOUR((at) + BN * 128, low_); \
+} while (0)
+#if !defined(RAW_B)
+#define SPLIT_B(sb)
+#elif defined(B_ALONG_N)
+// Blocks of 4 x 4 are turned by one work-item each. The blocks of eight neighbours lie on a diagonal, so that neither their
+// rows nor their columns meet on a bank.
+#define SPLIT_B(sb) do { \
+    const int u_ = item - 128, kb_ = u_ & 7, nb_ = (u_ & 7) ^ (u_ >> 3 & 7), box_ = u_ >> 6; \
+    uint4 r_[4]; \
+    if (box_ < BN / 32) \
+        _Pragma("unroll") for (int q = 0; q < 4; q++) \
+            LOAD_FOUR(r_[q], (sb) + box_ * 4096 + (kb_ * 4 + q) * 128 + ((nb_ ^ ((kb_ * 4 + q) & 7)) << 4)); \
+    MULTIPLIERS_MEET(); \
+    if (box_ < BN / 32) { \
+        uint4 c_[4]; \
+        c_[0].x = r_[0].x; c_[0].y = r_[1].x; c_[0].z = r_[2].x; c_[0].w = r_[3].x; \
+        c_[1].x = r_[0].y; c_[1].y = r_[1].y; c_[1].z = r_[2].y; c_[1].w = r_[3].y; \
+        c_[2].x = r_[0].z; c_[2].y = r_[1].z; c_[2].z = r_[2].z; c_[2].w = r_[3].z; \
+        c_[3].x = r_[0].w; c_[3].y = r_[1].w; c_[3].z = r_[2].w; c_[3].w = r_[3].w; \
+        _Pragma("unroll") for (int q = 0; q < 4; q++) { \
+            const int n_ = box_ * 32 + nb_ * 4 + q; \
+            SPLIT_TO((sb) + n_ * 128 + ((kb_ ^ (n_ & 7)) << 4), c_[q]); \
+        } \
+    } \
+    FENCE_ASYNC(); \
+    MULTIPLIERS_MEET(); \
+} while (0)
+#else
+#define SPLIT_B(sb) do { \
+    _Pragma("unroll") for (int q = 0; q < BN / 32; q++) { \
+        const uint at_ = (sb) + (item - 128 + q * 256) * 16; \
+        uint4 r_; \
+        LOAD_FOUR(r_, at_); \
+        SPLIT_TO(at_, r_); \
+    } \
+    FENCE_ASYNC(); \
+    MULTIPLIERS_MEET(); \
+} while (0)
+#endif
 #define FRAGMENTS(set, sa) \
     _Pragma("unroll") for (int kk = 0; kk < 4; kk++) { \
         FRAGMENT(a[set][kk], kk, sa); \
         _Pragma("unroll") PREPARE(set, kk) \
-    }
+    } \
+    SPLIT_B((sa) + BM * 128);
 // multiplies slice t, whose fragments are in set `now`, and meanwhile prepares the next one in set `then`
 #define SLICE(now, then, t) do { \
     const uint sb_ = s0 + s * STAGE + BM * 128 + wn * NW * 128, done_at = empty + s * 8; \
@@ -179,15 +242,6 @@ static inline float exact(__global const float* A, __global const float* B, __gl
 } while (0)
 #endif
 
-// one value of the result: scaled, added to what was there, biased, activated
-static inline float finished(float v, float alpha, float old, float bias) {
-    v = v * alpha + old;
-#ifdef EPILOGUE
-    v = ACT(v + bias);
-#endif
-    return v;
-}
-
 #ifdef PIXELS
 // offset of the pixel of row `r`, or -1 where the row is padding
 static inline long row_at(int r, const Job* job) {
@@ -198,20 +252,30 @@ static inline long row_at(int r, const Job* job) {
 }
 #define BIAS_START (obias + z0 * J.N)   // z0: the group of channels
 #define ROW_AT(r) row_at(r, &J)
+// of the row after an even one: rows of pixels have even lengths
+static inline long next_row(int r, long even, const Job* job) {
+    return even >= 0 && r % job->pitch + 1 < job->OW ? even + job->row_step : -1;
+}
+#define NEXT_ROW(r, even) next_row(r, even, &J)
+#define BIAS_BY_ROW 0
 #else
 #define BIAS_START obias
+#define BIAS_BY_ROW SWAP
 #define ROW_AT(r) ((r) < J.M ? (r) * J.row_step : -1L)
+#define NEXT_ROW(r, even) ROW_AT((r) + 1)
 #endif
 #define COL_STEP (SWAP ? J.col_step : 1)
-#define OLD(at, ok) (J.accumulate && (ok) ? LOAD(c, at) : 0.0f)
 #define BIAS_AT(i, n) ((i) < (n) ? LOAD(bias, BIAS_START + (i)) : 0.0f)
-#define BIAS(row, col) (J.bias_row ? BIAS_AT(row, J.M) : BIAS_AT(col, J.N))
-#ifdef EPILOGUE
-#define FINISHED(v, row, off, col) finished(v, alpha, OLD(off + (col) * COL_STEP, off >= 0 && (col) < J.N), HAS_BIAS ? BIAS(row, col) : 0.0f)
-#elif defined(PARTIAL)
+#define BIAS(row, col) (BIAS_BY_ROW ? BIAS_AT(row, J.M) : BIAS_AT(col, J.N))
+// one value of the result: scaled, added to what was there, or biased and activated
+#if defined(PARTIAL)
 #define FINISHED(v, row, off, col) (v)
+#elif defined(ACCUMULATE)
+#define FINISHED(v, row, off, col) ((v) * alpha + ((off) >= 0 && (col) < J.N ? LOAD(c, (off) + (col) * COL_STEP) : 0.0f))
+#elif defined(EPILOGUE)
+#define FINISHED(v, row, off, col) ACT((v) * alpha + (HAS_BIAS ? BIAS(row, col) : 0.0f))
 #else
-#define FINISHED(v, row, off, col) finished(v, alpha, OLD(off + (col) * COL_STEP, off >= 0 && (col) < J.N), 0.0f)
+#define FINISHED(v, row, off, col) ((v) * alpha)
 #endif
 #define EXCHANGE(x, y, mask) do { uint s_ = t4 & (mask) ? x : y; SHUFFLE_XOR(s_, mask); if (t4 & (mask)) x = s_; else y = s_; } while (0)
 
@@ -234,7 +298,7 @@ static inline long row_at(int r, const Job* job) {
 #elif SWAP
 // pairs of rows: the 8x8 blocks are transposed first
 #define STORE_ROWS(r, row, off, i, h) \
-    const long even = ROW_AT(r + t4 * 2), odd = ROW_AT(r + t4 * 2 + 1); \
+    const long even = ROW_AT(r + t4 * 2), odd = NEXT_ROW(r + t4 * 2, even); \
     _Pragma("unroll") for (int j = 0; j < NW / 8; j++) { \
         const int col = col0 + j * 8, v_ = (i) * (NW / 2) + j * 4 + (h) * 2, at_col = col0 - t4 * 2 + j * 8 + g; \
         uint pair; \
@@ -319,7 +383,7 @@ __kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
                 for (int t = t0; t < t1; t++) {
                     BAR_WAIT(empty + s * 8, phase);
                     const uint bar = full + s * 8, sa = s0 + s * STAGE, sb = sa + BM * 128;
-                    BAR_EXPECT(bar, STAGE);
+                    BAR_EXPECT(bar, LOADED);
 #ifdef A_ALONG_M
                     for (int i = 0; i < BM / 64; i++) {
                         A_AT(t, i);
@@ -333,11 +397,11 @@ __kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
                     COPY_BOX(sa, amap, ax, ay, az, aw, bar);
 #endif
 #ifdef B_ALONG_N
-                    for (int i = 0; i < BN / 64; i++)
-                        COPY_BOX(sb + i * 8192, amap + 32, n0 + i * 64, t * BK, z1 * J.bz, z0 * J.bw, bar);
+                    for (int i = 0; i < BN / BK; i++)     // boxes of 128 bytes by BK
+                        COPY_BOX(sb + i * BK * 128, amap + 32, n0 + i * BK, t * BK, z1 * J.bz, z0 * J.bw, bar);
 #else
                     COPY_BOX(sb, amap + 32, t * BK, n0, z1 * J.bz, z0 * J.bw, bar);
-#if PARTS == 3
+#if PARTS == 3 && !defined(RAW_B)
                     COPY_BOX(sb + BN * 128, amap + 32, t * BK, n0, z1 * J.bz, z0 * J.bw + J.bdim[3], bar);
 #endif
 #endif

@@ -172,7 +172,7 @@ def _forward_plan(
     values = {
         "m": rows, "n": o, "slices": len(table), "split": len(table), "parts": 1, "inner": 1, "aw": int(g.groups > 1),
         "bw": int(g.groups > 1), "pitch": layout.width, "height": layout.height, "out_h": g.out[0], "out_w": g.out[1],
-        "images": g.n, "blo": size, "row_step": strides[3], "h_step": strides[2], "image_step": strides[0],
+        "blo": size, "row_step": strides[3], "h_step": strides[2], "image_step": strides[0],
         "col_step": strides[1], "c0": o * strides[1],
     }  # fmt: skip
     job, groups, maps = _job(queue, dtype, pack_x.packed, packed_w, choice, values, g.groups, parts)

@@ -13,14 +13,14 @@ from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile
 from netcl.core.tensor import Tensor
 from netcl.ops import sources
-from netcl.ops.matmul_parts import batch_axes, epilogue, sum_parts
+from netcl.ops.matmul_parts import batch_axes, ending, sum_parts
 from netcl.ops.tiling import Tiling, cut, depth_of
 from netcl.runtime.cache import get_kernel
 
 if TYPE_CHECKING:
     from netcl.ops.matmul import Product
 
-JOB = struct.Struct("10i12q")  # Job of mma.cl
+JOB = struct.Struct("8i12q")  # Job of mma.cl
 TYPES = (*(None,) * 4, *(INT64,) * 4, FLOAT32, np.dtype(f"V{JOB.size}"))
 LEAST = 16  # rows, columns and k from which the units are used
 
@@ -58,7 +58,7 @@ def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
     outer, inner = batch_axes(p)
     c = (p.n, inner[0] * p.m * p.n, p.m * p.n) if splits > 1 else (p.c, outer[3], inner[3])
     job = JOB.pack(
-        p.m, p.n, p.k, depth, tiles_m, tiles_n, splits, inner[0], p.accumulate, 0,
+        p.m, p.n, p.k, depth, tiles_m, tiles_n, splits, inner[0],
         *p.a, *p.b, c[0], outer[1], inner[1], outer[2], inner[2], *c[1:], size,
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def _source(p: Product, tiling: Tiling, partial: bool) -> str:
     flags = {"TF32": not half, "HALF_OUT": half and not partial, "PARTIAL": partial, "A_ALONG_M": p.a[1] != 1,
              "B_ALONG_N": p.b[1] == 1}  # fmt: skip
     defines |= {name: 1 for name, on in flags.items() if on}
-    preamble, more = ("", {}) if partial else epilogue(p.bias, p.activation, "float")
+    preamble, more = ("", {}) if partial else ending(p, "float")
     return sources.load("ptx.cl", "mma.cl", preamble=preamble, **(defines | more))
 
 

@@ -21,7 +21,7 @@ from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import sources
-from netcl.ops.matmul_parts import batch_axes, epilogue, sum_parts
+from netcl.ops.matmul_parts import batch_axes, ending, sum_parts
 from netcl.ops.matrix_units.edit import activate
 from netcl.ops.matrix_units.pack import Pack, packing, pitch_of
 from netcl.ops.matrix_units.tensormap import fits, tensor_map
@@ -38,13 +38,14 @@ ROWS = {
     "medium": ("wgmma_medium", "wgmma_medium_small", "wgmma_medium_narrow"),
     "half": ("wgmma_half", "wgmma_half_small", "wgmma_half_narrow"),
 }  # of the tuning table
+RAW = ("wgmma_raw", "wgmma_raw_small")  # the same for products that are too small to pack
 MAPS = 256  # bytes of the tensor maps of one group
 INTS = (
     "m", "n", "slices", "split", "tiles_m", "tiles_n", "tiles", "inner", "parts", "az", "aw", "bz", "bw",
-    "pitch", "height", "out_h", "out_w", "images", "bias_row", "accumulate",
+    "pitch", "height", "out_h", "out_w",
 )  # fmt: skip
 LONGS = ("blo", "row_step", "col_step", "c0", "c1", "part_step", "image_step", "h_step")
-JOB = struct.Struct(f"64I{len(INTS)}i8i6q{len(LONGS)}q")  # Job of wgmma.cl
+JOB = struct.Struct(f"64I{len(INTS)}i12x8i6q{len(LONGS)}q")  # Job of wgmma.cl
 TYPES = (*(None,) * 6, *(INT64,) * 4, FLOAT32, np.dtype(f"V{JOB.size}"))
 
 
@@ -89,9 +90,13 @@ def tiling(p: Product, profile: DeviceProfile, precision: str) -> Tiling | None:
     if min(p.m, p.n, p.k) < LEAST:
         return None
     kind = "half" if p.dtype == FLOAT16 else precision
-    form = arrange(p, 3 if kind == "high" else 1)
-    m, n = (p.n, p.m) if form.swap else (p.m, p.n)
-    return cut(ROWS[kind], profile, m, n, p.k, p.count, form.traffic)[0]
+    found = []
+    for rows, raw in ((ROWS[kind], False), (RAW, True))[: 2 if kind == "high" else 1]:
+        form = arrange(p, 3 if kind == "high" else 1, raw)
+        if not (raw and (form.pack_x or form.pack_y)):
+            m, n = (p.n, p.m) if form.swap else (p.m, p.n)
+            found += cut(rows, profile, m, n, p.k, p.count, form.traffic)[:1]
+    return min(found, key=lambda t: t.cost)
 
 
 @dataclass(frozen=True)
@@ -104,11 +109,18 @@ class Form:
     pack_x: bool
     pack_y: bool
     parts: int
+    raw: bool = False  # y is split while it is multiplied
     traffic: float = field(default=0.0)
 
+    @property
+    def copies(self) -> int:
+        """Parts of y in memory."""
+        return 2 if self.parts == 3 and not self.raw else 1
 
-def arrange(p: Product, parts: int) -> Form:
-    """The arrangement of `p` that moves the fewest bytes beforehand."""
+
+def arrange(p: Product, parts: int, raw: bool = False) -> Form:
+    """The arrangement of `p` that moves the fewest bytes beforehand. `raw` float operands are packed only where
+    needed."""
     size, outer, inner = p.dtype.itemsize, *batch_axes(p)
     (a_m, a_k), (b_k, b_n) = p.a, p.b
     a0, a1, b0, b1 = outer[1], inner[1], outer[2], inner[2]  # an axis of stride zero holds one copy
@@ -116,16 +128,16 @@ def arrange(p: Product, parts: int) -> Form:
     b = Operand((outer[0] if b0 else 1, inner[0] if b1 else 1, p.n, p.k), (b0, b1, b_n, b_k), p.starts[1])
     forms = []
     for x, y, swap in ((a, b, False), (b, a, True)):
-        pack_x, pack_y = not x.readable(size), p.dtype == FLOAT32 or not y.readable(size)
+        pack_x, pack_y = not x.readable(size), (p.dtype == FLOAT32 and not raw) or not y.readable(size)
         moved = 2.0 * pack_x * x.size * size + (3.0 if parts == 3 else 2.0) * pack_y * y.size * size
-        forms.append(Form(x, y, swap, pack_x, pack_y, parts, moved))
+        forms.append(Form(x, y, swap, pack_x, pack_y, parts, raw, moved))
     return forms[0] if p.dtype == FLOAT16 or forms[0].traffic <= forms[1].traffic else forms[1]
 
 
 def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
     """A function (queue, c, a, b, bias, offsets of c a b, alpha) that launches `p`."""
     row, dtype = tiling.row, C_NAME[p.dtype]
-    form = arrange(p, row["PARTS"])
+    form = arrange(p, row["PARTS"], "RAW" in row)
     split = depth_of(p.k, tiling.splits, row["BK"]) // row["BK"]
     slices = -(-p.k // row["BK"])
     splits = -(-slices // split)
@@ -170,7 +182,7 @@ def source(p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], 
     half, storage = p.dtype == FLOAT16, C_NAME[p.dtype]
     flags = {
         "TF32": not half, "HALF_OUT": half and not partial, "PARTIAL": partial, "A_ALONG_M": not x.along_k,
-        "B_ALONG_N": not y.along_k,
+        "B_ALONG_N": not y.along_k, "RAW_B": form.raw,
     }  # fmt: skip
     defines: dict[str, int | str] = {name: row[name] for name in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {name: 1 for name, on in flags.items() if on}
@@ -180,7 +192,7 @@ def source(p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], 
         "S": storage, "OUT": "float" if partial else storage, "HAS_BIAS": 0, "SWAP": int(form.swap),
         "VEC": int(p.n % 2 == 0 if partial else whole),
     }  # fmt: skip
-    preamble, more = ("", {}) if partial else epilogue(p.bias, p.activation, "float")
+    preamble, more = ("", {}) if partial else ending(p, "float")
     kind = "f16" if half else "tf32"
     macro = product_macro(row["NW"], kind, not x.along_k, not y.along_k)
     return macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
@@ -199,11 +211,10 @@ def _job(
     values = {
         "m": m, "n": n, "slices": slices, "split": split, "tiles_m": tiles_m, "tiles_n": tiles_n,
         "tiles": tiles_m * tiles_n * p.count * splits, "inner": inner[0], "parts": splits,
-        "az": walks[0], "aw": walks[1], "bz": walks[2], "bw": walks[3], "bias_row": int(form.swap),
-        "accumulate": int(p.accumulate), "blo": low, "row_step": 1 if form.swap else c_m,
+        "az": walks[0], "aw": walks[1], "bz": walks[2], "bw": walks[3], "blo": low, "row_step": 1 if form.swap else c_m,
         "col_step": c_m if form.swap else 1, "c0": c0, "c1": c1, "part_step": p.m * p.n * p.count,
     }  # fmt: skip
-    return record(C_NAME[p.dtype], x, y, row, values, 2 if form.parts == 3 else 1)
+    return record(C_NAME[p.dtype], x, y, row, values, form.copies)
 
 
 def record(dtype: str, x: Operand, y: Operand, row: dict[str, int], values: dict[str, int], parts: int) -> bytes:
@@ -213,7 +224,7 @@ def record(dtype: str, x: Operand, y: Operand, row: dict[str, int], values: dict
     both = y._replace(lengths=(y.lengths[0] * parts, *y.lengths[1:]))
     if parts > 1:
         both = both._replace(strides=(values["blo"] // y.lengths[0], *y.strides[1:]))
-    b_map = both.map_of(dtype, row["BN"] if y.along_k else 64)
+    b_map = both.map_of(dtype, row["BN"] if y.along_k else beside)
     return JOB.pack(
         *a_map.tolist(), *b_map.tolist(), *(values.get(name, 0) for name in INTS), *_extents(x), *_extents(y),
         *_steps(x), *_steps(y), *(values.get(name, 0) for name in LONGS),
