@@ -32,7 +32,7 @@ OPTIONS = ("-cl-mad-enable",)
 DIMS = struct.Struct("15q6i")  # Dims of matmul_gpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
 GEMM = (*(None,) * 4, *(INT64,) * 4, FLOAT32, RECORD)
-PORTABLE = ("matmul_gpu", "matmul_gpu_medium", "matmul_gpu_narrow", "matmul_gpu_small")
+PORTABLE = tuple(f"matmul_gpu{size}" for size in ("", "_medium", "_narrow", "_small", "_flat", "_tall"))
 ROWS = {
     FLOAT64: ("matmul_gpu_double",),
     FLOAT32: PORTABLE,

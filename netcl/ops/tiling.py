@@ -18,6 +18,7 @@ LAUNCH = 8000.0  # cycles that a launch more costs the host or, recorded, the de
 FILL = 1500.0  # cycles until the first step of a tile is there, and after the last
 TRAFFIC = 20.0  # bytes per cycle and compute unit to and from memory
 MOST_SPLITS = 64
+ALONE = 2.5  # a group that has a unit to itself takes as long as so many that share it
 UNMEASURED = 50  # RATE of a row that names none
 DEPTH = 4  # least number of steps of k in a split
 
@@ -62,7 +63,8 @@ def _splits(tiles: int, k: int, row: dict[str, int], units: int, limit: int) -> 
 def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units: int) -> float:
     depth = -(-k // (splits * row["BK"])) * row["BK"]
     together = row.get("GROUPS", 1)  # groups that share a unit
-    rounds = -(-tiles * splits // (units * together)) * together
+    rounds = -(-tiles * splits // units)  # tiles of a unit
+    rounds = max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together
     work = rounds * (row["BM"] * row["BN"] * depth / row.get("RATE", UNMEASURED)) + FILL
     again = LAUNCH + 4.0 * size * (2 * splits + 1) / (TRAFFIC * units) if splits > 1 else 0.0
     return work + again

@@ -57,6 +57,8 @@ FOOTPRINTS: dict[str, Footprint] = {
     "matmul_gpu": _tiles(8),  # two buffers of floats
     "matmul_gpu_medium": _tiles(8),
     "matmul_gpu_narrow": _tiles(8),
+    "matmul_gpu_flat": _tiles(8),
+    "matmul_gpu_tall": _tiles(8),
     "matmul_gpu_small": _tiles(8),
     "matmul_gpu_double": _tiles(16),
     "conv_gpu": _tiles(8),

@@ -376,9 +376,10 @@ def test_high_precision_is_that_of_float_arithmetic(gpu, family):
     exact = a.astype("f8") @ b.astype("f8")
     with probe.only(family, insist=True):
         split = error(gemm(Tensor.from_host(gpu, a), Tensor.from_host(gpu, b)).to_host(), exact)
-    set_matmul_precision("highest")
-    plain = error(gemm(Tensor.from_host(gpu, a), Tensor.from_host(gpu, b)).to_host(), exact)
-    assert split <= plain
+    sums = np.zeros((512, 512), np.float32)  # one float32 sum per element, as a plain loop makes
+    for k in range(2048):
+        sums += a[:, k, None] * b[k]
+    assert split < error(sums, exact)
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,11 +58,15 @@ class Grid:
         return self.width * self.height
 
 
-def grid(g: Geometry, even: bool) -> Grid:
-    """The packed images of `g`; `even` rounds the width up, so that pairs of pixels lie at even places."""
+def grid(g: Geometry, even: bool, least: tuple[int, int] = (0, 0)) -> Grid:
+    """The packed images of `g`, of at least (height, width).
+
+    `even` rounds the width up, so that pairs of pixels lie at even places.
+    """
     (ys, height), (xs, width) = (
         _axis(*axis) for axis in zip((g.h, g.w), (g.kh, g.kw), g.stride, g.padding, g.dilation, g.out)
     )
+    height, width = max(height, least[0]), max(width, least[1])
     width += even and width % 2
     taps = tuple((qy * width + qx, py * g.stride[1] + px) for qy, py in ys for qx, px in xs)
     return Grid(width, height, taps)
@@ -92,32 +96,62 @@ def _suits(g: Geometry, dtype: DType, queue: Any) -> bool:
     return (large or probe.insisting()) and fits and "wgmma" in probe.available(profile_of(queue))
 
 
-def forward(
-    y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
-) -> None:  # fmt: skip
+class Part(NamedTuple):
+    """A convolution over one input: its geometry, which taps of the filter it has, and its first output element."""
+
+    g: Geometry
+    taps: tuple[int, ...]
+    first: int = 0
+
+
+def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
     """y = activation(conv(x, w) + bias); w is contiguous. Raises what building a program raises."""
     c, window = g.c // g.groups, g.kh * g.kw
     strides = (g.o // g.groups * c * window, c * window, window)  # of groups, rows and channels of w
-    _run(x.queue, y, y.strides, 0, x, w, strides, tuple(range(window)), bias, g, activation)
+    key = ("conv", g, x.strides, y.strides, x.dtype, bias is None, activation, probe.mode())
+    plans = x.queue.netcl_state.plans
+    if key not in plans:
+        parts = [Part(g, tuple(range(window)))]
+        plans[key] = _forward_plan(x.queue, parts, x, y.strides, strides, bias is not None, activation)
+    plans[key](x.queue, y, x, w, bias)
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
-    """dx of a convolution; w is contiguous."""
+    """dx of a convolution, as one convolution over g for each residue modulo the stride; w is contiguous."""
+    queue, key = g.queue, ("conv input", form, g.strides, dx.strides, g.dtype, probe.mode())
+    plans = queue.netcl_state.plans
+    if key not in plans:
+        parts = _residue_parts(form, dx)
+        if not parts:
+            return _zeros(dx)
+        c, window = form.c // form.groups, form.kh * form.kw
+        n_step, c_step, h_step, w_step = dx.strides
+        strides = (n_step, c_step, h_step * form.stride[0], w_step * form.stride[1])
+        turned = (form.o // form.groups * c * window, window, c * window)
+        whole = len(parts) == min(form.stride[0], form.h) * min(form.stride[1], form.w)
+        plans[key] = whole, _forward_plan(queue, parts, g, strides, turned, False, None)
+    whole, run = plans[key]
+    if not whole:  # some pixels see no tap
+        _zeros(dx)
+    run(queue, dx, g, w, None)
+
+
+def _zeros(dx: Tensor) -> None:
+    dx.fill_(0)
+
+
+def _residue_parts(form: Geometry, dx: Tensor) -> list[Part]:
     axes = zip((form.h, form.w), (form.kh, form.kw), form.stride, form.padding, form.dilation)
     ys, xs = (list(residues(*axis)) for axis in axes)
-    c, window = form.c // form.groups, form.kh * form.kw
-    if any(r.taps == 0 for r in (*ys, *xs)):
-        dx.fill_(0)
-    n_step, c_step, h_step, w_step = dx.strides
-    strides = (n_step, c_step, h_step * form.stride[0], w_step * form.stride[1])
+    parts = []
     for ry in ys:
         for rx in xs:
             rows, cols = ([r.start + (r.taps - 1 - j) * r.step for j in range(r.taps)] for r in (ry, rx))
             taps = tuple(u * form.kw + v for u in rows for v in cols)
             if taps:
-                part, first = residue_geometry(form, ry, rx), ry.first * h_step + rx.first * w_step
-                turned = (form.o // form.groups * c * window, window, c * window)
-                _run(g.queue, dx, strides, first, g, w, turned, taps, None, part, None)
+                first = ry.first * dx.strides[2] + rx.first * dx.strides[3]
+                parts.append(Part(residue_geometry(form, ry, rx), taps, first))
+    return parts
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
@@ -130,17 +164,6 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     plans[key](queue, dw, g, x)
 
 
-def _run(
-    queue: Any, y: Tensor, strides: Sequence[int], first: int, x: Tensor, w: Tensor, w_strides: tuple[int, int, int],
-    taps: tuple[int, ...], bias: Tensor | None, g: Geometry, activation: str | None,
-) -> None:  # fmt: skip
-    key = ("conv", g, x.strides, tuple(strides), w_strides, taps, x.dtype, bias is None, activation, probe.mode())
-    plans = queue.netcl_state.plans
-    if key not in plans:
-        plans[key] = _forward_plan(queue, g, x, strides, w_strides, taps, bias is not None, activation)
-    plans[key](queue, y, first, x, w, bias)
-
-
 def _kind(dtype: DType) -> tuple[str, str, int, int]:
     """(storage type, kind of rows in the tuning table, parts, elements of a slice)."""
     if dtype == FLOAT16:
@@ -150,44 +173,70 @@ def _kind(dtype: DType) -> tuple[str, str, int, int]:
 
 
 def _forward_plan(
-    queue: Any, g: Geometry, x: Tensor, strides: Sequence[int], w_strides: tuple[int, int, int], taps: tuple[int, ...],
-    bias: bool, activation: str | None,
+    queue: Any, parts: list[Part], x: Tensor, strides: Sequence[int], w_strides: tuple[int, int, int], bias: bool,
+    activation: str | None,
 ) -> Run:  # fmt: skip
-    """A function (queue, y, first element, x, w, bias) that launches the convolution."""
-    dtype, kind, parts, depth = _kind(x.dtype)
-    c, o, layout = g.c // g.groups, g.o // g.groups, grid(g, dtype == "half")
-    slots = -(-c // depth) * depth  # channels of a tap, whole slices
-    pack_x = _pack_images(queue, g, layout, x)
-    rows = g.n * layout.pixels
-    choice = cut(wgmma.ROWS[kind], profile_of(queue), rows, o, len(taps) * slots, g.groups)[0]
-    size = g.groups * o * len(taps) * slots
-    packed_w = Operand((g.groups, 1, o, len(taps) * slots), (o * len(taps) * slots, 1, len(taps) * slots, 1))
-    flags = {"FLOAT": dtype == "float", "ROUND": dtype == "float" and parts == 1}
-    text = sources.load("pack.cl", S=dtype, PARTS=parts, **{k: 1 for k, on in flags.items() if on})
-    pack_w = get_kernel(queue, text, "pack_weights", WEIGHTS)
-    table = [(c0, shift, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, depth)]
-    tables = _upload(queue, np.array(table, np.int32)), _upload(queue, np.array(taps, np.int32))
+    """A function (queue, y, x, w, bias) that packs x and w and launches the convolutions."""
+    dtype, kind, split, depth = _kind(x.dtype)
+    g, even = parts[0].g, dtype == "half"
+    c, o, slots = g.c // g.groups, g.o // g.groups, -(-g.c // g.groups // depth) * depth  # whole slices of channels
+    grids = [grid(part.g, even) for part in parts]
+    size = max(layout.height for layout in grids), max(layout.width for layout in grids)
+    grids = [grid(part.g, even, size) for part in parts]
+    pack_x = _pack_images(queue, g, grids[0], x)
+    taps = [tap for part in parts for tap in part.taps]
+    pack_w = _pack_weights(queue, dtype, split, (g.groups, o, slots, c), w_strides, taps)
+    most = max(len(part.taps) for part in parts)
+    rows = g.n * grids[0].pixels
+    choice = cut(wgmma.ROWS[kind], profile_of(queue), rows, o, most * slots, g.groups, most=1)[0]
     preamble, more = epilogue(bias, activation, "float")
     kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", preamble, more | {"SWAP": 1, "PIXELS": 1, "TABLE_K": 1})
-    values = {
-        "m": rows, "n": o, "slices": len(table), "split": len(table), "parts": 1, "inner": 1, "aw": int(g.groups > 1),
-        "bw": int(g.groups > 1), "pitch": layout.width, "height": layout.height, "out_h": g.out[0], "out_w": g.out[1],
-        "blo": size, "row_step": strides[3], "h_step": strides[2], "image_step": strides[0],
-        "col_step": strides[1], "c0": o * strides[1],
-    }  # fmt: skip
-    job, groups, maps = _job(queue, dtype, pack_x.packed, packed_w, choice, values, g.groups, parts)
+    pieces, start, depth_w = [], 0, len(taps) * slots
+    for part, layout in zip(parts, grids):
+        table = [(c0, shift, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, depth)]
+        weights = Operand((g.groups, 1, o, len(part.taps) * slots), (o * depth_w, 1, depth_w, 1))
+        values = {
+            "m": rows, "n": o, "slices": len(table), "split": len(table), "parts": 1, "inner": 1,
+            "aw": int(g.groups > 1), "bw": int(g.groups > 1), "pitch": layout.width, "height": layout.height,
+            "out_h": part.g.out[0], "out_w": part.g.out[1], "blo": g.groups * o * depth_w, "row_step": strides[3],
+            "h_step": strides[2], "image_step": strides[0], "col_step": strides[1], "c0": o * strides[1],
+        }  # fmt: skip
+        job = _job(queue, dtype, pack_x.packed, weights, choice, values, g.groups, split)
+        pieces.append((*job, _upload(queue, np.array(table, np.int32)), part.first, start * slots))
+        start += len(part.taps)
 
-    def run(queue: Any, y: Tensor, first: int, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
-        images, extra = pack_x(queue, x.buffer, x.offset), w if bias is None else bias
-        weights = empty_buffer(queue, size * SIZE[dtype] * (2 if parts == 3 else 1))
+    def run(queue: Any, y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+        images, weights = pack_x(queue, x.buffer, x.offset), pack_w(queue, w)
+        extra = w if bias is None else bias
+        for job, groups, maps, table, first, at in pieces:
+            launch(
+                kernel, queue, (groups * ITEMS,), (ITEMS,), y.buffer, images, weights, extra.buffer, maps, table,
+                y.offset + first, 0, at, extra.offset, 1.0, job,
+            )  # fmt: skip
+
+    return run
+
+
+def _pack_weights(
+    queue: Any, dtype: str, parts: int, sizes: tuple[int, int, int, int], strides: tuple[int, int, int], taps: list[int]
+) -> Callable[[Any, Tensor], Any]:
+    """A function (queue, w) that gives memory with (groups, rows, taps, slots) weights along the slots.
+
+    `sizes`: groups, rows of one, slots (channels with padding) and channels; `strides` of groups, rows and channels.
+    """
+    groups, rows, slots, channels = sizes
+    size = groups * rows * len(taps) * slots
+    flags = {"FLOAT": dtype == "float", "ROUND": dtype == "float" and parts == 1}
+    text = sources.load("pack.cl", S=dtype, PARTS=parts, **{k: 1 for k, on in flags.items() if on})
+    kernel, table = get_kernel(queue, text, "pack_weights", WEIGHTS), _upload(queue, np.array(taps, np.int32))
+
+    def run(queue: Any, w: Tensor) -> Any:
+        to = empty_buffer(queue, size * SIZE[dtype] * (2 if parts == 3 else 1))
         launch(
-            pack_w, queue, (-(-size // GROUP) * GROUP,), (GROUP,), weights, w.buffer, tables[1], w.offset, *w_strides,
-            o, len(taps), slots, c, size, size,
+            kernel, queue, (-(-size // GROUP) * GROUP,), (GROUP,), to, w.buffer, table, w.offset, *strides,
+            rows, len(taps), slots, channels, size, size,
         )  # fmt: skip
-        launch(
-            kernel, queue, (groups * ITEMS,), (ITEMS,), y.buffer, images, weights, extra.buffer, maps, tables[0],
-            y.offset + first, 0, 0, extra.offset, 1.0, job,
-        )  # fmt: skip
+        return to
 
     return run
 
