@@ -39,7 +39,7 @@ SHAPES = (
     ((2, 1, 5), (3, 5)),
 )
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
-CHAINS = int(os.environ.get("NETCL_TEST_CHAINS", "48"))
+CHAINS = int(os.environ.get("NETCL_TEST_CHAINS", "24"))
 TOLERANCE = {"float16": 2e-2, "float32": 2e-5, "float64": 1e-10}
 
 

@@ -86,4 +86,4 @@ def test_dev_13_flat_memory(cl_queue):
     assert y.to_host()[0] == 10000
     after = pool_of(cl_queue).stats
     assert after.misses == before.misses and after.active_bytes == before.active_bytes
-    assert after.hit_rate > 0.95
+    assert after.requests - before.requests >= 10000  # all of them served from kept blocks
