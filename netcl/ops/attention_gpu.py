@@ -1,0 +1,91 @@
+"""Launches of attention_gpu.cl: a work-group per block of queries, and for gradients of k and v per block of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import launch
+from netcl.core.dtypes import C_NAME, FLOAT32, INT64, compute_dtype
+from netcl.core.profile import DeviceProfile, profile_of
+from netcl.core.tensor import Tensor, allocate
+from netcl.ops import sources
+from netcl.ops.attention import OPTIONS, RECORD, Geometry, dims_of, number
+from netcl.runtime.cache import get_kernel
+
+Defines = dict[str, Any]
+
+
+def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile) -> Defines:
+    """Work-items (GX, GY) of a group, elements per slice (DC) and padded head size (DP) that fit the device.
+
+    A work-item holds 4 rows x 4 columns, so a group of 16 x 16 holds 64 x 64; few rows (decoding) take flat groups.
+    """
+    for gx, gy, dc in ((16, 16, 16), (8, 8, 16), (8, 8, 8), (4, 4, 8)):
+        width = -(-size // (4 * gx)) * 4 * gx
+        held = dc * (4 * gx + 4 * gy + 8) + 4 * gx * (4 * gy + 4) + 4 * gy * (gx + 1)
+        if gx * gy <= profile.max_work_group and held * itemsize <= min(profile.local_mem, 32 << 10):
+            break
+    flat = gy
+    while flat > 1 and flat * 2 >= rows:  # half of the rows would stay empty
+        flat //= 2
+    return {"GX": gx, "GY": flat, "DC": dc, "DP": width}
+
+
+def _text(use: str, q: Tensor, mask: Tensor | None, sizes: Defines, *rows: Tensor) -> str:
+    compute = compute_dtype(q.dtype)
+    defines: Defines = {f"USE_{use}": 1, **sizes}
+    if mask is not None:
+        defines["MASK"] = 1
+    if compute != FLOAT32:
+        defines["DOUBLE"] = 1
+    if all(t.offset % 4 == 0 and t.shape[3] % 4 == 0 and all(s % 4 == 0 for s in t.strides[:3]) for t in (q, *rows)):
+        defines["ALIGNED"] = 1
+    return sources.load("attention_gpu.cl", S=C_NAME[q.dtype], E=C_NAME[compute], **defines)
+
+
+def _grid(sizes: Defines, rows: int, heads: int, batch: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Global and local size for blocks of 4 GY rows."""
+    blocks = -(-rows // (4 * sizes["GY"]))
+    return (blocks * sizes["GX"], heads * sizes["GY"], batch), (sizes["GX"], sizes["GY"], 1)
+
+
+def forward(
+    queue: Any, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, x: Geometry
+) -> None:
+    """Launch `attend`."""
+    compute = lse.dtype
+    sizes = geometry(x.queries, x.size, compute.itemsize, profile_of(queue))
+    text = _text("ATTEND", q, mask, sizes, k, v)
+    kernel = get_kernel(queue, text, "attend", [None] * 6 + [INT64] * 4 + [number(compute), RECORD], OPTIONS)
+    buffers = [t.buffer for t in (o, lse, q, k, v, lse if mask is None else mask)]
+    offsets = (q.offset, k.offset, v.offset, 0 if mask is None else mask.offset)
+    grid = _grid(sizes, x.queries, x.heads, x.batch)
+    launch(kernel, queue, *grid, *buffers, *offsets, x.scale, np.void(dims_of(x, q, k, v, None, mask)))
+
+
+def backward(
+    queue: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, mask: Tensor | None, x: Geometry
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch `dots`, `query_grad` and `key_grad`."""
+    compute, profile = lse.dtype, profile_of(queue)
+    dq, dk, dv = (allocate(queue, t.shape, t.dtype) for t in (q, k, v))
+    delta = allocate(queue, lse.shape, compute)
+    dims = np.void(dims_of(x, q, k, v, g, mask))
+    sizes = geometry(x.queries, x.size, compute.itemsize, profile)
+    local = (sizes["GX"], sizes["GY"], 1)
+    text = _text("DOTS", q, None, sizes, g, o)
+    kernel = get_kernel(queue, text, "dots", [None] * 3 + [INT64] * 2 + [RECORD], OPTIONS)
+    grid = (local[0], -(-x.heads * x.queries // local[1]) * local[1], x.batch)
+    launch(kernel, queue, grid, local, delta.buffer, g.buffer, o.buffer, g.offset, o.offset, dims)
+    inputs = [t.buffer for t in (q, k, v, g, lse, delta, lse if mask is None else mask)]
+    offsets = (q.offset, k.offset, v.offset, g.offset, lse.offset, 0 if mask is None else mask.offset)
+    tail = [INT64] * 6 + [number(compute), RECORD]
+    kernel = get_kernel(queue, _text("QUERY_GRAD", q, mask, sizes, k, v, g), "query_grad", [None] * 8 + tail, OPTIONS)
+    launch(kernel, queue, *_grid(sizes, x.queries, x.heads, x.batch), dq.buffer, *inputs, *offsets, x.scale, dims)
+    sizes = geometry(x.keys, x.size, compute.itemsize, profile)
+    kernel = get_kernel(queue, _text("KEY_GRAD", q, mask, sizes, k, v, g), "key_grad", [None] * 9 + tail, OPTIONS)
+    grids = _grid(sizes, x.keys, x.heads // x.group, x.batch)
+    launch(kernel, queue, *grids, dk.buffer, dv.buffer, *inputs, *offsets, x.scale, dims)
+    return dq, dk, dv

@@ -1,0 +1,381 @@
+// attention_gpu.cl: o = softmax(q k^T * scale) v without an S x S map, with gradients, for GPUs.
+//
+// A work-group of GX x GY work-items holds BR rows and walks over blocks of BC columns; an item holds TR rows x TC columns:
+//   attend         rows = queries, columns = keys     s -> running max, p -> P, o += P v
+//   query_grad     rows = queries, columns = keys     s, g v^T -> ds -> P, dq += P k
+//   key_grad       rows = keys, columns = queries     s^T, v g^T -> p -> P, dv += P g, then ds -> P, dk += P q
+// Both kinds of product run from local memory:
+//   product   TR x TC sums over slices of DC elements of rows of a and b, kept transposed: A [DC][BR], B [DC][BC]
+//   spread    TR x DN sums over chunks of KC rows of x, X [KC][DP] in the place of A and B, with P [BC][BR]
+// DP is the head size rounded up to a multiple of 4 GX; lengths and head size are arbitrary, missing elements read as 0.
+// Query i sees the keys [lo(i), hi(i)): all, or up to its own place (causal, aligned bottom right) or `window` places from
+// it; a key may be masked as padding. A query without keys gets 0 and lse = -infinity. Scores are kept in powers of two.
+// Launch: local = (GX, GY, 1), global = (blocks of rows * GX, heads * GY, B). E: compute type, S: storage type.
+// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
+// Source: Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691.
+#ifndef GX
+#define GX 16       // work-items along the columns (4, 8, 16)
+#endif
+#ifndef GY
+#define GY 16       // work-items along the rows (4, 8, 16)
+#endif
+#define TR 4
+#define TC 4
+#define BR (GY * TR)
+#define BC (GX * TC)
+#ifndef DC
+#define DC 16       // elements of a row per slice (8, 16, 32)
+#endif
+#ifndef DP
+#define DP 64
+#endif
+#define ITEMS (GX * GY)
+#define LA (BR + 4)
+#define LB (BC + 4)
+#define PAIR (DC * (LA + LB))
+#define SLICES (PAIR > DP ? PAIR : DP)
+#define DN (DP / (4 * GX))      // vectors of 4 columns of x that a work-item holds
+#define KC (SLICES >= 32 * DP ? 32 : SLICES >= 16 * DP ? 16 : SLICES >= 8 * DP ? 8 : SLICES >= 4 * DP ? 4 : 1)
+#define LOG2E ((E)1.4426950408889634)
+#define LN2 ((E)0.6931471805599453)
+#define NONE (-INFINITY)
+#define SYNC barrier(CLK_LOCAL_MEM_FENCE)
+#define GROUP __attribute__((reqd_work_group_size(GX, GY, 1)))
+#define UNROLL _Pragma("unroll")
+
+#ifdef DOUBLE
+typedef double4 V;
+#else
+typedef float4 V;
+#endif
+#ifdef HALF
+#define GET4(p) vload_half4(0, p)
+#elif defined(ALIGNED)
+#define GET4(p) (*(__global const V*)(p))
+#else
+#define GET4(p) vload4(0, p)
+#endif
+#define AT4(p) (*(__local V*)(p))
+
+// Lengths, then strides of q, k, v, g in elements by batch, head and row (rows themselves are contiguous).
+typedef struct {
+    long B, H, G, Tq, Tk, D, causal, window, mask_b, qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, splits, rows;
+} Dims;
+
+static inline int lo_of(const Dims* d, int i) {
+    int first = d->window > 0 ? (int)(i + d->Tk - d->Tq - d->window + 1) : 0;
+    return max(first, 0);
+}
+
+static inline int hi_of(const Dims* d, int i) {
+    long last = i + d->Tk - d->Tq + 1;
+    if (!d->causal) last = d->window > 0 ? last + d->window - 1 : d->Tk;
+    return (int)min(last, d->Tk);
+}
+
+// Four elements of a row from c on; 0 past the end.
+static inline V four(__global const S* p, int c, int D) {
+    if (c + 4 <= D) return GET4(p + c);
+    V v = (V)(0);
+    if (c < D) v.x = LOAD(p, c);
+    if (c + 1 < D) v.y = LOAD(p, c + 1);
+    if (c + 2 < D) v.z = LOAD(p, c + 2);
+    return v;
+}
+
+// Elements d0 .. d0 + DC of `rows` of at most `all` rows, transposed: to[DC][ld].
+static inline void load_slice(__local E* to, int ld, int all, __global const S* from, int rows, long step, int d0, int D) {
+    for (int i = get_local_id(1) * GX + get_local_id(0); i < all * (DC / 4); i += ITEMS) {
+        int r = i % all, c = i / all * 4;
+        V v = r < rows ? four(from + r * step, d0 + c, D) : (V)(0);
+        to[c * ld + r] = v.x;
+        to[(c + 1) * ld + r] = v.y;
+        to[(c + 2) * ld + r] = v.z;
+        to[(c + 3) * ld + r] = v.w;
+    }
+}
+
+// s[TR] (TC values each) = rows of a times rows of b.
+static inline void product(V* s, __local E* slices, __global const S* a, int arows, long astep, __global const S* b,
+                           int brows, long bstep, int D) {
+    __local E *A = slices, *B = slices + DC * LA;
+    int x = get_local_id(0), y = get_local_id(1);
+    UNROLL for (int i = 0; i < TR; i++) s[i] = (V)(0);
+    for (int d0 = 0; d0 < D; d0 += DC) {
+        SYNC;
+        load_slice(A, LA, BR, a, arows, astep, d0, D);
+        load_slice(B, LB, BC, b, brows, bstep, d0, D);
+        SYNC;
+        UNROLL for (int d = 0; d < DC; d++) {
+            V u = AT4(A + d * LA + y * TR), w = AT4(B + d * LB + x * TC);
+            s[0] += u.x * w;
+            s[1] += u.y * w;
+            s[2] += u.z * w;
+            s[3] += u.w * w;
+        }
+    }
+}
+
+// o[TR][DN] += P^T x over the `rows` rows of x, where P is [BC][BR].
+static inline void spread(V* o, __local E* X, __local const E* P, __global const S* x, int rows, long step, int D) {
+    int lx = get_local_id(0), y = get_local_id(1), lid = y * GX + lx;
+    for (int k0 = 0; k0 < rows; k0 += KC) {
+        SYNC;
+        for (int i = lid; i < KC * (DP / 4); i += ITEMS) {
+            int r = i / (DP / 4), c = i % (DP / 4) * 4;
+            AT4(X + r * DP + c) = k0 + r < rows ? four(x + (k0 + r) * step, c, D) : (V)(0);
+        }
+        SYNC;
+        UNROLL for (int k = 0; k < KC; k++) {
+            V t = AT4(P + (k0 + k) * LA + y * TR);
+            UNROLL for (int j = 0; j < DN; j++) {
+                V w = AT4(X + k * DP + (lx + GX * j) * 4);
+                o[j] += t.x * w;
+                o[DN + j] += t.y * w;
+                o[2 * DN + j] += t.z * w;
+                o[3 * DN + j] += t.w * w;
+            }
+        }
+    }
+    SYNC;       // P may be written again
+}
+
+// P[column][row] from the items' TR x TC values.
+static inline void keep(__local E* P, const V* s) {
+    int x = get_local_id(0), y = get_local_id(1);
+    __local E* t = P + x * TC * LA + y * TR;
+    AT4(t) = (V)(s[0].x, s[1].x, s[2].x, s[3].x);
+    AT4(t + LA) = (V)(s[0].y, s[1].y, s[2].y, s[3].y);
+    AT4(t + 2 * LA) = (V)(s[0].z, s[1].z, s[2].z, s[3].z);
+    AT4(t + 3 * LA) = (V)(s[0].w, s[1].w, s[2].w, s[3].w);
+}
+
+// D elements of a row that the items of the row hold, times f.
+static inline void put_row(__global S* to, const V* row, int D, E f) {
+    for (int j = 0; j < DN; j++) {
+        int c = (get_local_id(0) + GX * j) * 4;
+        V v = row[j] * f;
+        if (c < D) STORE(to, c, v.x);
+        if (c + 1 < D) STORE(to, c + 1, v.y);
+        if (c + 2 < D) STORE(to, c + 2, v.z);
+        if (c + 3 < D) STORE(to, c + 3, v.w);
+    }
+}
+
+#ifdef MASK
+#define REAL(j) (mask[j] == 0)
+#else
+#define REAL(j) 1
+#endif
+#define SEEN(i, j) ((j) >= lo_of(&d, i) && (j) < hi_of(&d, i) && REAL(j))
+#define BEST(v) max(max((v).x, (v).y), max((v).z, (v).w))
+
+#ifdef USE_ATTEND
+__kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
+                           __global const S* restrict k, __global const S* restrict v, __global const uchar* restrict mask,
+                           long oq, long ok, long ov, long om, E scale, const Dims d) {
+    __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32))), red[BR * (GX + 1)];
+    int x = get_local_id(0), y = get_local_id(1), D = d.D;
+    // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
+    int q0 = (get_num_groups(0) - 1 - get_group_id(0)) * BR, rows = min(BR, (int)d.Tq - q0);
+    long h = get_group_id(1), b = get_group_id(2);
+    q += oq + b * d.qb + h * d.qh + q0 * d.qt;
+    k += ok + b * d.kb + h / d.G * d.kh;
+    v += ov + b * d.vb + h / d.G * d.vh;
+    mask += om + b * d.mask_b;
+    V s[TR], acc[TR * DN];
+    E m[TR], l[TR];
+    UNROLL for (int i = 0; i < TR; i++) {
+        m[i] = NONE;
+        l[i] = 0;
+        UNROLL for (int j = 0; j < DN; j++) acc[i * DN + j] = (V)(0);
+    }
+    int end = hi_of(&d, q0 + rows - 1);
+    for (int kb = lo_of(&d, q0); kb < end; kb += BC) {
+        int n = min(BC, end - kb), j = kb + x * TC;
+        product(s, slices, q, rows, d.qt, k + kb * d.kt, n, d.kt, D);
+        UNROLL for (int i = 0; i < TR; i++) {
+            int at = q0 + y * TR + i;
+            s[i] *= scale * LOG2E;
+            s[i].x = SEEN(at, j) ? s[i].x : NONE;
+            s[i].y = SEEN(at, j + 1) ? s[i].y : NONE;
+            s[i].z = SEEN(at, j + 2) ? s[i].z : NONE;
+            s[i].w = SEEN(at, j + 3) ? s[i].w : NONE;
+            red[(y * TR + i) * (GX + 1) + x] = BEST(s[i]);
+        }
+        SYNC;
+        UNROLL for (int i = 0; i < TR; i++) {
+            E t = m[i];
+            UNROLL for (int c = 0; c < GX; c++) t = max(t, red[(y * TR + i) * (GX + 1) + c]);
+            E base = t == NONE ? 0 : t, al = exp2(m[i] - base);
+            s[i] = exp2(s[i] - base);
+            l[i] = l[i] * al + ((s[i].x + s[i].y) + (s[i].z + s[i].w));
+            m[i] = t;
+            UNROLL for (int c = 0; c < DN; c++) acc[i * DN + c] *= al;
+        }
+        keep(P, s);
+        spread(acc, slices, P, v + kb * d.vt, n, d.vt, D);
+    }
+    UNROLL for (int i = 0; i < TR; i++) red[(y * TR + i) * (GX + 1) + x] = l[i];
+    SYNC;
+    long first = (b * d.H + h) * d.Tq + q0;
+    UNROLL for (int i = 0; i < TR; i++) {
+        int r = y * TR + i;
+        E t = 0;
+        for (int c = 0; c < GX; c++) t += red[r * (GX + 1) + c];
+        if (r < rows) {
+            put_row(o + (first + r) * D, acc + i * DN, D, t == 0 ? 0 : 1 / t);
+            if (x == 0) lse[first + r] = t == 0 ? NONE : m[i] * LN2 + log(t);
+        }
+    }
+}
+#endif
+
+// -- gradients -----------------------------------------------------------------------------------------------------------
+// p is computed again from lse; with delta = sum g * o per query: ds = p * (g v^T - delta), dv = p^T g, dk = ds^T q * scale,
+// dq = ds k * scale. Every result is summed by one work-group in a fixed order.
+
+#ifdef USE_DOTS
+// delta (B, H, Tq): GX work-items per query. Launch: local = (GX, GY, 1), global = (GX, H * Tq rounded up to GY, B).
+__kernel GROUP void dots(__global E* restrict delta, __global const S* restrict g, __global const S* restrict o, long og,
+                         long oo, const Dims d) {
+    __local E part[GY][GX + 1];
+    int x = get_local_id(0), y = get_local_id(1);
+    long row = get_global_id(1), h = row / d.Tq, b = get_group_id(2), head = b * d.H * d.Tq;
+    E s = 0;
+    if (h < d.H) {
+        __global const S *p = g + og + b * d.gb + h * d.gh + row % d.Tq * d.gt, *r = o + oo + (head + row) * d.D;
+        for (int c = x * 4; c < d.D; c += GX * 4) {
+            V v = four(p, c, d.D) * four(r, c, d.D);
+            s += (v.x + v.y) + (v.z + v.w);
+        }
+    }
+    part[y][x] = s;
+    SYNC;
+    if (x > 0 || h >= d.H) return;
+    s = 0;
+    for (int c = 0; c < GX; c++) s += part[y][c];
+    delta[head + row] = s;
+}
+#endif
+
+// p and ds of one query and key: s is the score in powers of two, lse likewise (infinity for a query without keys).
+#define WEIGHT(s, lse) exp2((s) - (lse))
+// Both products, and both sums, are one call in a loop: a CPU driver's compiler fails when a function with barriers in a
+// loop is inlined twice. The first turn fills u, or av, which then trade places with s, or ak.
+#define COPY(to, from) UNROLL for (int c = 0; c < TR; c++) to[c] = from[c];
+#define SLOPE(p, u, delta) ((p) == 0 ? 0 : (p) * ((u) - (delta)))
+
+#ifdef USE_QUERY_GRAD
+__kernel GROUP void query_grad(__global S* restrict dq, __global const S* restrict q, __global const S* restrict k,
+                               __global const S* restrict v, __global const S* restrict g, __global const E* restrict lse,
+                               __global const E* restrict delta, __global const uchar* restrict mask, long oq, long ok,
+                               long ov, long og, long ol, long om, E scale, const Dims d) {
+    __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
+    int x = get_local_id(0), y = get_local_id(1), D = d.D;
+    int q0 = (get_num_groups(0) - 1 - get_group_id(0)) * BR, rows = min(BR, (int)d.Tq - q0);
+    long h = get_group_id(1), b = get_group_id(2), first = (b * d.H + h) * d.Tq + q0;
+    q += oq + b * d.qb + h * d.qh + q0 * d.qt;
+    g += og + b * d.gb + h * d.gh + q0 * d.gt;
+    k += ok + b * d.kb + h / d.G * d.kh;
+    v += ov + b * d.vb + h / d.G * d.vh;
+    mask += om + b * d.mask_b;
+    V s[TR], u[TR], acc[TR * DN];
+    E top[TR], dot[TR];
+    UNROLL for (int i = 0; i < TR; i++) {
+        s[i] = (V)(0);
+        int r = y * TR + i;
+        top[i] = r < rows ? lse[ol + first + r] * LOG2E : NONE;
+        top[i] = top[i] == NONE ? INFINITY : top[i];
+        dot[i] = r < rows ? delta[first + r] : 0;
+        UNROLL for (int j = 0; j < DN; j++) acc[i * DN + j] = (V)(0);
+    }
+    int end = hi_of(&d, q0 + rows - 1);
+    for (int kb = lo_of(&d, q0); kb < end; kb += BC) {
+        int n = min(BC, end - kb), j = kb + x * TC;
+        for (int z = 0; z < 2; z++) {
+            COPY(u, s);
+            product(s, slices, z ? q : g, rows, z ? d.qt : d.gt, z ? k + kb * d.kt : v + kb * d.vt, n, z ? d.kt : d.vt, D);
+        }
+        UNROLL for (int i = 0; i < TR; i++) {
+            int at = q0 + y * TR + i;
+            V p = WEIGHT(s[i] * (scale * LOG2E), top[i]);
+            s[i].x = SEEN(at, j) ? SLOPE(p.x, u[i].x, dot[i]) : 0;
+            s[i].y = SEEN(at, j + 1) ? SLOPE(p.y, u[i].y, dot[i]) : 0;
+            s[i].z = SEEN(at, j + 2) ? SLOPE(p.z, u[i].z, dot[i]) : 0;
+            s[i].w = SEEN(at, j + 3) ? SLOPE(p.w, u[i].w, dot[i]) : 0;
+        }
+        keep(P, s);
+        spread(acc, slices, P, k + kb * d.kt, n, d.kt, D);
+    }
+    UNROLL for (int i = 0; i < TR; i++)
+        if (y * TR + i < rows) put_row(dq + (first + y * TR + i) * D, acc + i * DN, D, scale);
+}
+#endif
+
+#ifdef USE_KEY_GRAD
+// SEEN with rows for keys: key `at`, query `j`.
+#define SEES(j, at) ((j) < d.Tq && SEEN(j, at))
+
+__kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, __global const S* restrict q,
+                             __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
+                             __global const E* restrict lse, __global const E* restrict delta,
+                             __global const uchar* restrict mask, long oq, long ok, long ov, long og, long ol, long om,
+                             E scale, const Dims d) {
+    __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
+    int x = get_local_id(0), y = get_local_id(1), D = d.D, Tq = d.Tq;
+    int k0 = get_group_id(0) * BR, rows = min(BR, (int)d.Tk - k0), off = (int)(d.Tk - d.Tq);
+    long kh = get_group_id(1), b = get_group_id(2);
+    k += ok + b * d.kb + kh * d.kh + k0 * d.kt;
+    v += ov + b * d.vb + kh * d.vh + k0 * d.vt;
+    mask += om + b * d.mask_b;
+    V s[TR], u[TR], ak[TR * DN], av[TR * DN];
+    UNROLL for (int i = 0; i < TR; i++) s[i] = (V)(0);
+    UNROLL for (int i = 0; i < TR * DN; i++) ak[i] = av[i] = (V)(0);
+    // Queries that see a key of this block: from its first key's own place on (causal), and at most `window` away.
+    int from = d.causal ? max(0, k0 - off) : d.window > 0 ? max(0, k0 - off - (int)d.window + 1) : 0;
+    int end = d.window > 0 ? min(Tq, k0 + rows - 1 - off + (int)d.window) : Tq;
+    for (int z = 0; z < d.G; z++) {
+        long h = kh * d.G + z, head = (b * d.H + h) * d.Tq;
+        __global const S *qh = q + oq + b * d.qb + h * d.qh, *gh = g + og + b * d.gb + h * d.gh;
+        for (int qb = from; qb < end; qb += BC) {
+            int n = min(BC, end - qb), j = qb + x * TC;
+            __global const S *qs = qh + qb * d.qt, *gs = gh + qb * d.gt;
+            for (int i = 0; i < 2; i++) {
+                COPY(u, s);
+                product(s, slices, i ? k : v, rows, i ? d.kt : d.vt, i ? qs : gs, n, i ? d.qt : d.gt, D);
+            }
+            E top[TC], dot[TC];
+            UNROLL for (int c = 0; c < TC; c++) {
+                top[c] = j + c < Tq ? lse[ol + head + j + c] * LOG2E : NONE;
+                top[c] = top[c] == NONE ? INFINITY : top[c];
+                dot[c] = j + c < Tq ? delta[head + j + c] : 0;
+            }
+            V tops = (V)(top[0], top[1], top[2], top[3]);
+            UNROLL for (int i = 0; i < TR; i++) {
+                int at = k0 + y * TR + i;
+                V p = WEIGHT(s[i] * (scale * LOG2E), tops);
+                p.x = SEES(j, at) ? p.x : 0;
+                p.y = SEES(j + 1, at) ? p.y : 0;
+                p.z = SEES(j + 2, at) ? p.z : 0;
+                p.w = SEES(j + 3, at) ? p.w : 0;
+                s[i] = p;
+                u[i] = (V)(SLOPE(p.x, u[i].x, dot[0]), SLOPE(p.y, u[i].y, dot[1]), SLOPE(p.z, u[i].z, dot[2]),
+                           SLOPE(p.w, u[i].w, dot[3]));
+            }
+            for (int i = 0; i < 2; i++) {
+                keep(P, s);
+                COPY(s, u);
+                spread(av, slices, P, i ? qs : gs, n, i ? d.qt : d.gt, D);
+                UNROLL for (int c = 0; c < TR * DN; c++) { V t = av[c]; av[c] = ak[c]; ak[c] = t; }
+            }
+        }
+    }
+    long first = (b * (d.H / d.G) + kh) * d.Tk + k0;
+    UNROLL for (int i = 0; i < TR; i++)
+        if (y * TR + i < rows) {
+            put_row(dk + (first + y * TR + i) * D, ak + i * DN, D, scale);
+            put_row(dv + (first + y * TR + i) * D, av + i * DN, D, 1);
+        }
+}
+#endif
