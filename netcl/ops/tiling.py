@@ -14,7 +14,7 @@ from typing import NamedTuple
 from netcl.core.profile import DeviceProfile
 from netcl.ops import tuning
 
-LAUNCH = 8000.0  # cycles that a launch more costs the host or, recorded, the device
+LAUNCH = 15000.0  # cycles that a launch more costs the host or, recorded, the device
 FILL = 1500.0  # cycles until the first step of a tile is there, and after the last
 TRAFFIC = 20.0  # bytes per cycle and compute unit to and from memory
 MOST_SPLITS = 64
@@ -63,9 +63,9 @@ def _splits(tiles: int, k: int, row: dict[str, int], units: int, limit: int) -> 
 def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units: int) -> float:
     depth = -(-k // (splits * row["BK"])) * row["BK"]
     together = row.get("GROUPS", 1)  # groups that share a unit
-    rounds = -(-tiles * splits // units)  # tiles of a unit
+    rounds: float = -(-tiles * splits // units)  # tiles of a unit
     rounds = max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together
-    work = rounds * (row["BM"] * row["BN"] * depth / row.get("RATE", UNMEASURED)) + FILL
+    work = rounds * (row["BM"] * row["BN"] * depth / row.get("RATE", UNMEASURED)) + row.get("START", 0) + FILL
     again = LAUNCH + 4.0 * size * (2 * splits + 1) / (TRAFFIC * units) if splits > 1 else 0.0
     return work + again
 
