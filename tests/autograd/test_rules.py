@@ -102,6 +102,11 @@ CASES = {
     "kl_div": (lambda x, t: ag.kl_div(x, t, "batchmean"), [(3, 4), (3, 4)], (0.1, 0.9)),
     "kl_div log target": (lambda x, t: ag.kl_div(x, t, log_target=True), [(3, 4), (3, 4)]),
     "hinge_loss": (ag.hinge_loss, [(3, 4), (3, 4)]),
+    "attention": (ag.attention, [(2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 4)]),
+    "attention causal": (
+        lambda q, k, v: ag.attention(q, k, v, causal=True),
+        [(1, 4, 5, 4), (1, 2, 7, 4), (1, 2, 7, 4)],
+    ),
     # running sums, sorting, triangles
     "cumsum": (lambda x: ag.cumsum(x, 1), [(3, 4)]),
     "cumsum flat": (lambda x: ag.cumsum(x), [(3, 4)]),

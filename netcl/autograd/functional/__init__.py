@@ -2,6 +2,7 @@
 
 from types import ModuleType
 
+from netcl.autograd.functional import attention as _attention
 from netcl.autograd.functional import elementwise as _elementwise
 from netcl.autograd.functional import index as _index
 from netcl.autograd.functional import loss as _loss
@@ -11,6 +12,7 @@ from netcl.autograd.functional import pool as _pool
 from netcl.autograd.functional import product as _product
 from netcl.autograd.functional import random as _random
 from netcl.autograd.functional import reduction as _reduction
+from netcl.autograd.functional.attention import *  # noqa: F403
 from netcl.autograd.functional.elementwise import *  # noqa: F403  (each module lists its ops in __all__)
 from netcl.autograd.functional.index import *  # noqa: F403
 from netcl.autograd.functional.loss import *  # noqa: F403
@@ -21,6 +23,7 @@ from netcl.autograd.functional.product import *  # noqa: F403
 from netcl.autograd.functional.random import *  # noqa: F403
 from netcl.autograd.functional.reduction import *  # noqa: F403
 from netcl.autograd.node import OPERATORS as _OPERATORS
+from netcl.autograd.rules import attention as _attention_rules  # noqa: F401
 from netcl.autograd.rules import index as _index_rules  # noqa: F401
 from netcl.autograd.rules import linear as _linear_rules  # noqa: F401
 from netcl.autograd.rules import loss as _loss_rules  # noqa: F401
@@ -31,6 +34,7 @@ from netcl.autograd.rules import random as _random_rules  # noqa: F401
 from netcl.autograd.rules import reduction as _reduction_rules  # noqa: F401
 
 _SUBJECTS: tuple[ModuleType, ...] = (
+    _attention,
     _elementwise,
     _index,
     _loss,
