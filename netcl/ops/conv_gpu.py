@@ -30,7 +30,8 @@ RECORD = np.dtype(f"V{DIMS.size}")
 FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
 WEIGHTS = (*(None,) * 4, INT64, INT64, INT32, RECORD)
 SUM = (None, None, *(INT64,) * 3)
-ROWS = ("conv_gpu", "conv_gpu_large", "conv_gpu_flat")  # of the tuning table
+ROWS = ("conv_gpu", "conv_gpu_large")  # of the tuning table
+FLAT = (*ROWS, "conv_gpu_flat")  # for few output channels
 GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
 LEAST_DEPTH = 256  # pixels of a split
 FEW_CHANNELS = 4  # channels of a group below which sums are direct
@@ -80,7 +81,7 @@ def _forward_plan(g: Geometry, x: Tensor, strides: Any, aligned: bool, bias: boo
     if _direct(g):
         kernel = _kernel(queue, "conv_direct", g, x, strides, {}, FORWARD, preamble, more)
         return Plan(kernel, (-(-q // DIRECT) * DIRECT, g.o), (DIRECT, 1), taps, dims)
-    row = cut(ROWS, profile_of(queue), m, q, g.taps, g.groups, most=1)[0].row
+    row = cut(FLAT, profile_of(queue), m, q, g.taps, g.groups, most=1)[0].row
     kernel = _kernel(queue, "conv", g, x, strides, row, FORWARD, preamble, more | ends)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
     tiles = -(-q // row["BN"]) * -(-m // row["BM"])

@@ -1,9 +1,9 @@
 """How a product is cut into tiles: a pure function of sizes and device that weighs the tile sizes of the tuning table.
 
 The cost of a choice is the time in cycles of a compute unit: rounds of tiles times the work of a tile at the rate
-measured for it (RATE, multiply-adds per cycle and unit), the time until the first tile is fed, and what additional
-launches and memory traffic cost. Dividing k among groups (splits) fills a device that has more units than the product
-has tiles.
+measured for it (RATE, multiply-adds per cycle and unit), what each tile and the kernel cost besides (EACH, START), and
+what additional launches and memory traffic cost. Dividing k among groups (splits) fills a device that has more units than
+the product has tiles.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units
     together = row.get("GROUPS", 1)  # groups that share a unit
     rounds: float = -(-tiles * splits // units)  # tiles of a unit
     rounds = max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together
-    work = rounds * (row["BM"] * row["BN"] * depth / row.get("RATE", UNMEASURED)) + row.get("START", 0) + FILL
+    tile = row["BM"] * row["BN"] * depth / row.get("RATE", UNMEASURED) + row.get("EACH", 0)
+    work = rounds * tile + row.get("START", 0) + FILL
     again = LAUNCH + 4.0 * size * (2 * splits + 1) / (TRAFFIC * units) if splits > 1 else 0.0
     return work + again
 

@@ -48,7 +48,7 @@
     while (!done_); \
 } while (0)
 #define MULTIPLIERS_MEET() asm volatile("bar.sync 1, 256;" ::: "memory")   // of wgmma.cl
-#define FENCE_ASYNC() asm volatile("fence.proxy.async;" ::: "memory")
+#define FENCE_ASYNC() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")    // of shared memory alone
 // bulk copies of a box at (x, y, z, w), described by 128 bytes in global memory (tensormap.py)
 #define MAP_READY(map) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"((ulong)(map)) : "memory")
 #define MAP_WRITTEN() asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory")

@@ -282,16 +282,18 @@ static inline long next_row(int r, long even, const Job* job) {
 // the fragment of a lane is (row, col), (row, col + 1) and the same eight rows below, for every eight columns
 #if !defined(HALF_OUT)
 #define STORE_ROWS(r, row, off, i, h) \
+    __global float* to = (__global float*)c + (off) + col0 * COL_STEP; \
+    const int left = off >= 0 ? J.N - col0 : 0; \
     _Pragma("unroll") for (int j = 0; j < NW / 8; j++) { \
-        const int col = col0 + j * 8, v_ = (i) * (NW / 2) + j * 4 + (h) * 2; \
-        const float x = FINISHED(sum[v_], row, off, col), y = FINISHED(sum[v_ + 1], row, off, col + 1); \
-        if (off >= 0 && col < J.N) { \
+        const int v_ = (i) * (NW / 2) + j * 4 + (h) * 2; \
+        const float x = FINISHED(sum[v_], row, off, col0 + j * 8), y = FINISHED(sum[v_ + 1], row, off, col0 + j * 8 + 1); \
+        if (j * 8 < left) { \
             if (VEC && !SWAP) { \
                 float2 xy; xy.x = x; xy.y = y; \
-                *(__global float2*)(c + off + col) = xy; \
+                *(__global float2*)(to + j * 8) = xy; \
             } else { \
-                c[off + col * COL_STEP] = x; \
-                if (col + 1 < J.N) c[off + (col + 1) * COL_STEP] = y; \
+                to[j * 8 * COL_STEP] = x; \
+                if (j * 8 + 1 < left) to[(j * 8 + 1) * COL_STEP] = y; \
             } \
         } \
     }
