@@ -2,7 +2,7 @@
 
 The cost of a choice is the time in cycles of a compute unit: rounds of tiles times the work of a tile at the rate
 measured for it (RATE, multiply-adds per cycle and unit), what each tile and the kernel cost besides (EACH, START), and
-what additional launches and memory traffic cost. Dividing k among groups (splits) fills a device that has more units than
+what more launches and memory traffic cost. Dividing k among groups (splits) fills a device that has more units than
 the product has tiles.
 """
 
