@@ -65,11 +65,9 @@ typedef VECTOR V;
 #define FOLD (LANES >= 128 ? 16 : LANES >= 32 ? 8 : LANES >= 8 ? 4 : 1)     // about the root of LANES
 #define PLACES (CT * (LANES + FOLD))
 
-#define FOLD (LANES >= 128 ? 16 : LANES >= 32 ? 8 : LANES >= 8 ? 4 : 1)     // about the root of LANES
-#define PLACES (CT * (LANES + FOLD))
-
 // Sum over the lanes of a channel, in the same order on every run; `t` has PLACES places. FOLD lanes add up LANES / FOLD
-// values each, then all lanes those sums: two barriers, and none is needed before the next call.
+// values each, then all lanes those sums: two barriers, and none is needed before the next call. Functions with barriers
+// are called at one place of a kernel, in a loop: inlined twice, one CPU driver lets work-items run ahead of each other.
 static inline E lane_total(__local E* t, E v) {
     int cx = get_local_id(0), lane = get_local_id(1);
     t[lane * CT + cx] = v;
@@ -98,14 +96,14 @@ __kernel GROUP void moments(__global E* restrict part_m, __global E* restrict pa
     I last = first + chunk < size ? first + chunk : size;
     int lane = get_local_id(1);
     x += ox;
-    V s = (V)(0);
-    if (c < C)
-        for (I e = first + lane; e < last; e += LANES) s += GET(x, PLACE(e));
-    E m = lane_total(tree, SUM(s)) / ((last - first) * VEC);
-    s = (V)(0);
-    if (c < C)
-        for (I e = first + lane; e < last; e += LANES) { V d = GET(x, PLACE(e)) - m; s += d * d; }
-    E q = lane_total(tree, SUM(s));
+    E m = 0, q = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        V s = (V)(0);
+        if (c < C)
+            for (I e = first + lane; e < last; e += LANES) { V d = GET(x, PLACE(e)) - m; s += pass ? d * d : d; }
+        q = lane_total(tree, SUM(s));
+        if (pass == 0) m = q / ((last - first) * VEC);
+    }
     if (lane == 0 && c < C) {
         part_m[get_group_id(1) * C + c] = m;
         part_s[get_group_id(1) * C + c] = q;
@@ -132,12 +130,16 @@ void finish(__global E* restrict mean, __global E* restrict rstd, __global E* re
             long size, long chunk, E eps, E momentum) {
     __local E tree[2 * FINISH];
     int c = get_group_id(0), lid = get_local_id(0);
-    E s = 0;
-    for (int p = lid; p < splits; p += FINISH) s += part_m[p * C + c] * COUNT(p);
-    E m = joined(tree, s) / size;
-    s = 0;
-    for (int p = lid; p < splits; p += FINISH) { E d = part_m[p * C + c] - m; s += part_s[p * C + c] + d * d * COUNT(p); }
-    s = joined(tree + FINISH, s);
+    E m = 0, s = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        E v = 0;
+        for (int p = lid; p < splits; p += FINISH) {
+            E d = part_m[p * C + c] - m;
+            v += pass ? part_s[p * C + c] + d * d * COUNT(p) : d * COUNT(p);
+        }
+        s = joined(tree + pass * FINISH, v);
+        if (pass == 0) m = s / size;
+    }
     if (lid == 0) {
         mean[c] = m;
         rstd[c] = 1 / sqrt(s / size + eps);
@@ -201,10 +203,11 @@ __kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict 
             suh += u * h;
         }
     }
-    E p = lane_total(tree, SUM(su)), q = lane_total(tree, SUM(suh) * k);
+    E sums[2] = {SUM(su), SUM(suh) * k};
+    for (int i = 0; i < 2; i++) sums[i] = lane_total(tree, sums[i]);
     if (lane == 0 && c < C) {
-        part_u[get_group_id(1) * C + c] = p;
-        part_h[get_group_id(1) * C + c] = q;
+        part_u[get_group_id(1) * C + c] = sums[0];
+        part_h[get_group_id(1) * C + c] = sums[1];
     }
 }
 #endif
@@ -221,13 +224,13 @@ void grad_finish(__global E* restrict sums, __global W* restrict dw, __global W*
         u += part_u[p * C + c];
         h += part_h[p * C + c];
     }
-    u = joined(tree, u);
-    h = joined(tree + FINISH, h);
+    E both[2] = {u, h};
+    for (int i = 0; i < 2; i++) both[i] = joined(tree + i * FINISH, both[i]);
     if (lid == 0) {
-        sums[c] = u;
-        sums[C + c] = h;
-        STOREW(db, c, u);
-        STOREW(dw, c, h);
+        sums[c] = both[0];
+        sums[C + c] = both[1];
+        STOREW(db, c, both[0]);
+        STOREW(dw, c, both[1]);
     }
 }
 #endif
