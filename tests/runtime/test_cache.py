@@ -40,6 +40,12 @@ def runs(program, queue, value):
     return host[0] == value + 1
 
 
+@pytest.fixture(autouse=True)
+def _kept(monkeypatch):
+    """Entries are kept here, unlike in the rest of the suite."""
+    monkeypatch.delenv("NETCL_CACHE_MB", raising=False)
+
+
 @pytest.fixture
 def get(cl_queue, tmp_path):
     """get(value, cache=None, ...) -> program, from a cache on an empty folder."""
@@ -251,6 +257,13 @@ def test_limit_from_the_environment(monkeypatch, tmp_path):
     assert ProgramCache(tmp_path).limit == module.LIMIT
     monkeypatch.setenv("NETCL_CACHE_MB", "3")
     assert ProgramCache(tmp_path).limit == 3 << 20
+
+
+def test_a_limit_of_nothing_asks_for_no_binary(get, tmp_path):
+    cache = ProgramCache(tmp_path, limit=0)
+    get(1, cache)
+    assert entries(tmp_path) == []
+    assert (cache.stats.builds, cache.stats.disk_hits) == (1, 0)
 
 
 # -- several processes and threads ------------------------------------------------------------------------------------

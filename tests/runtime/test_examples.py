@@ -18,7 +18,8 @@ def test_the_package_file_is_empty():
     assert Path(netcl.runtime.__file__).read_text() == ""
 
 
-def test_program_cache(cl_queue, tmp_path):
+def test_program_cache(cl_queue, tmp_path, monkeypatch):
+    monkeypatch.delenv("NETCL_CACHE_MB", raising=False)
     ctx, device = cl_queue.context, cl_queue.device
     src_code = "__kernel void set(__global float* a) { a[get_global_id(0)] = 7; }"
     prg = cacher.get_program(ctx, src_code, device)
