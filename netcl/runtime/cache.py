@@ -93,11 +93,11 @@ class ProgramCache:
 
     @property
     def limit(self) -> int:
-        """Bytes that the folder may take."""
-        if self._limit is None:
-            text = os.environ.get("NETCL_CACHE_MB", "")
-            self._limit = int(text) << 20 if text.isdigit() else LIMIT
-        return self._limit
+        """Bytes that the folder may take: as given, else NETCL_CACHE_MB, looked up late like the folder."""
+        if self._limit is not None:
+            return self._limit
+        text = os.environ.get("NETCL_CACHE_MB", "")
+        return int(text) << 20 if text.isdigit() else LIMIT
 
     def get_program(
         self, ctx: Any, src_code: str, device: Any, options: Sequence[str] | str = (), edit: Edit | None = None
