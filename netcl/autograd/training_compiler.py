@@ -142,9 +142,10 @@ class FusedDetectionLossPlan:
         profile = profile_of(queue)
         plain = profile.kind == "cpu"
         self.group = 1 if plain else 1 << min(256, profile.max_work_group).bit_length() - 1
-        preamble = dialect.preamble(frozenset({"DETECTION"}), "float", 8 if plain else 4, plain)
+        width = profile.vector if plain else 4
+        preamble = dialect.preamble(frozenset({"DETECTION"}), "float", width, plain)
         defines = {"PLAIN": 1} if plain else {"WG": self.group}
-        source = sources.load("detection.cl", preamble=preamble, W=8 if plain else 4, **defines)
+        source = sources.load("detection.cl", preamble=preamble, W=width, **defines)
         types = (None,) * 5 + (INT64,) * 6
         self.partial_kernel = get_kernel(queue, source, "detection_partial", types, OPTIONS)
         self.reduce_kernel = get_kernel(queue, source, "detection_reduce", (None, None, INT64, FLOAT32), OPTIONS)

@@ -248,7 +248,7 @@ def _train(
     flags = _affine_flags(weight, bias, activation, TRACK=statistics, COLUMNS=profile.kind == "cpu" and span == 1)
     scalars = (float(eps), float(momentum))
     if profile.kind == "cpu":
-        vector = cpu_vector(compute)
+        vector = cpu_vector(compute, profile)
         text = source("batch_norm_cpu.cl", "BATCH", x.dtype, compute, dtype, flags, **vector)
         kernel = get_kernel(queue, text, "batch", [None] * 8 + [INT64] * 8 + [_scalar(compute)] * 2, OPTIONS)
         items = -(-c // vector["VW"]) if span == 1 else c
@@ -317,7 +317,7 @@ def _apply(
     if profile.kind != "cpu":
         _gpu_apply(queue, y, mean, var, x, w, b, dtype, _affine_flags(weight, bias, activation, VARIANCE=True), eps)
         return y
-    vector = cpu_vector(compute)
+    vector = cpu_vector(compute, profile)
     flags = _affine_flags(weight, bias, activation, COLUMNS=span == 1)
     text = source("batch_norm_cpu.cl", "APPLY", x.dtype, compute, dtype, flags, **vector)
     kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 9 + [_scalar(compute)], OPTIONS)
@@ -350,7 +350,7 @@ def _batch_grad(
         dw.fill_(0)
         db.fill_(0)
     elif profile.kind == "cpu":
-        vector = cpu_vector(compute)
+        vector = cpu_vector(compute, profile)
         flags += flags_of(COLUMNS=span == 1, DX=needs[0])
         text = source("batch_norm_cpu.cl", "BATCH_GRAD", x.dtype, compute, dtype, flags, **vector)
         kernel = get_kernel(queue, text, "batch_grad", [None] * 9 + [INT64] * 9, OPTIONS)

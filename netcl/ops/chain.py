@@ -185,7 +185,8 @@ def _walk(
     lengths, strides = collapse(shape, tuple(steps))
     if lengths == (1,):  # a single element: walk it as a vector axis, whatever the strides were
         strides = tuple((1,) for _ in strides)
-    plain = profile_of(queue).kind == "cpu"
+    profile = profile_of(queue)
+    plain = profile.kind == "cpu"
     known = (*tensors, *(out or ()))
     wide = plain or layout.size_of(shape) >= 1 << 31 or any(reach(t) >= 1 << 31 for t in known)
     accesses = [access_of(s[-1]) for s in strides]
@@ -193,7 +194,8 @@ def _walk(
     operands = [Operand(t, a) for t, a in zip((*(t.dtype for t in tensors), *dtypes), accesses, strict=True)]
     inputs, outputs = tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :])
     aligned = not plain and is_aligned(known, strides)
-    return Walk(shape, Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned), lengths, strides)
+    form = Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned, profile.vector)
+    return Walk(shape, form, lengths, strides)
 
 
 def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:

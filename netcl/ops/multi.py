@@ -4,7 +4,7 @@ OpenCL has no arrays of pointers, so a kernel names up to SLOTS tensors as argum
 Work is cut into chunks; a table on the device says of each which tensor it belongs to and where it starts. States
 (momentum, second moments, float32 master weights) lie one after the other in one flat buffer per state.
 
-Launch geometry. CPU devices: one work-item per chunk, vectors of 8. GPUs: one group per chunk, vectors of 4.
+Launch geometry. CPU devices: one work-item per chunk, full vectors. GPUs: one group per chunk, vectors of 4.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from netcl.core.profile import profile_of
 from netcl.core.queue import state_of
 from netcl.core.rebind import unrecorded
 from netcl.core.tensor import Tensor, allocate
+from netcl.ops.render import turns, width_of
 from netcl.runtime.cache import get_kernel
 
 SLOTS = (1, 2, 4, 8, 16, 32, 48)  # tensors per launch: few programs, and 48 fit the 1024 bytes of arguments PoCL takes
@@ -105,6 +106,7 @@ class Form(NamedTuple):
     storage: DType
     slots: int
     plain: bool  # a CPU device
+    vector: int  # floats of a CPU device's vector
     aligned: bool = False  # tensors start at whole vectors, as states always do: a GPU then loads them in one piece
 
     @property
@@ -115,7 +117,7 @@ class Form(NamedTuple):
     @property
     def width(self) -> int:
         """Elements per vector."""
-        return 8 if self.plain else 4
+        return width_of(compute_dtype(self.storage), self.vector) if self.plain else 4
 
 
 def _helpers(form: Form) -> str:
@@ -126,12 +128,12 @@ def _helpers(form: Form) -> str:
     text += f"typedef {element}{width} V{f' __attribute__((aligned({size})))' if form.plain else ''};\n"
     if form.storage == FLOAT16:
         text += f"#define LOAD(q) vload_half{width}(0, q)\n#define STORE(q, x) vstore_half{width}_rte(x, 0, q)\n"
-        one, put = "vload_half({j}, q)", "vstore_half_rte(x.s{j}, {j}, q)"
+        one, put = "vload_half({j}, q)", "vstore_half_rte(x.s{j:x}, {j}, q)"
         text += (f"static inline T rounded(T x) {{ ushort{width} h; vstore_half{width}_rte(x, 0, (half*)&h);\n"
                  f"    return vload_half{width}(0, (const half*)&h); }}\n")  # fmt: skip
     else:
         text += "#define LOAD(q) (*(__global const U*)(q))\n#define STORE(q, x) (*(__global U*)(q) = (x))\n"
-        one, put = "q[{j}]", "q[{j}] = x.s{j}"
+        one, put = "q[{j}]", "q[{j}] = x.s{j:x}"
     lanes = ", ".join(f"{j} < n ? {one.format(j=j)} : 1" for j in range(width))
     stores = " ".join(f"if ({j} < n) {put.format(j=j)};" for j in range(width))
     text += f"static inline T load_part(__global const {storage}* q, long n) {{ return (T)({lanes}); }}\n"
@@ -167,11 +169,8 @@ def _vector(body: Body, form: Form, full: bool) -> list[str]:
 
 def _fold(body: Body, form: Form) -> list[str]:
     """C lines that fold the vector `total` of every work-item into partial[chunk]."""
-    fold, lines, half = dialect.to_c(body.combine or "", form.element), [], form.width // 2
-    while half:  # lanes 0 .. half-1 with those half further on
-        turned = "".join(str(j ^ half) for j in range(form.width))
-        lines.append(f"{{ T a = total, b = total.s{turned}; total = {fold}; }}")
-        half //= 2
+    fold = dialect.to_c(body.combine or "", form.element)
+    lines = [f"{{ T a = total, b = total.s{turned}; total = {fold}; }}" for turned in turns(form.width)]
     if form.plain:
         return [*lines, "partial[base + (int)chunk] = total.s0;"]
     return [*lines, "int id = (int)get_local_id(0);", f"__local E room[{GROUP}];", "room[id] = total.s0;",
@@ -224,8 +223,9 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
 
 def kernel_for(queue: Any, body: Body, dtype: DType, count: int, aligned: bool) -> tuple[Kernel, int, bool]:
     """The kernel of `body` for `count` tensors, how many it names, and whether it is of the CPU family."""
-    plain = profile_of(queue).kind == "cpu"
-    form = Form(dtype, next(n for n in SLOTS if n >= count), plain, aligned and not plain)
+    profile = profile_of(queue)
+    plain = profile.kind == "cpu"
+    form = Form(dtype, next(n for n in SLOTS if n >= count), plain, profile.vector, aligned and not plain)
     source, types = render(body, form)
     return get_kernel(queue, source, f"netcl_{body.name}", types, OPTIONS), form.slots, form.plain
 

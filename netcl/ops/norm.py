@@ -21,6 +21,7 @@ from netcl.core.layout import Shape
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import sources
+from netcl.ops.render import width_of
 from netcl.runtime.cache import get_kernel
 
 OPTIONS = ("-cl-mad-enable",)
@@ -136,9 +137,10 @@ def source(
     return sources.load(file, **defines)
 
 
-def cpu_vector(compute: DType) -> dict[str, Any]:
+def cpu_vector(compute: DType, profile: DeviceProfile) -> dict[str, Any]:
     """Defines of the vector that fills a CPU's registers."""
-    return {"VECTOR": "float8", "VW": 8} if compute == FLOAT32 else {"VECTOR": "double4", "VW": 4}
+    width = width_of(compute, profile.vector)
+    return {"VECTOR": f"{C_NAME[compute]}{width}", "VW": width}
 
 
 def gpu_vector(compute: DType, vector: bool) -> dict[str, Any]:
@@ -221,7 +223,7 @@ def run_rows(
     arguments = (*buffers, x.offset, w.offset, b.offset, rows, n)
     scalar = np.dtype(np.float64) if compute.itemsize == 8 else FLOAT32
     if profile.kind == "cpu":
-        text = source("norm_cpu.cl", "NORM", x.dtype, compute, dtype, flags, **cpu_vector(compute))
+        text = source("norm_cpu.cl", "NORM", x.dtype, compute, dtype, flags, **cpu_vector(compute, profile))
         kernel = get_kernel(queue, text, "norm", [None] * 6 + [INT64] * 9 + [scalar], OPTIONS)
         step = split_rows(rows, n, profile.compute_units)
         launch(kernel, queue, (-(-rows // step),), (1,), *arguments, step, *channels, float(eps))
@@ -320,7 +322,7 @@ def _launch_grad(
     if profile.kind == "cpu":
         step = partial_rows(rows, profile.compute_units)
         parts = -(-rows // step)
-        text = source("norm_cpu.cl", "NORM_GRAD", x.dtype, compute, dtype, flags, **cpu_vector(compute))
+        text = source("norm_cpu.cl", "NORM_GRAD", x.dtype, compute, dtype, flags, **cpu_vector(compute, profile))
         types = [None] * 8 + [INT64] * 8
         global_size, local, extra = (parts,), (1,), (step,)
     else:
@@ -350,7 +352,7 @@ def run_columns(
     global_size: tuple[int, ...]
     local: tuple[int, ...]
     if profile.kind == "cpu":
-        text = source("norm_cpu.cl", "COLUMNS", compute, compute, dtype, (), **cpu_vector(compute))
+        text = source("norm_cpu.cl", "COLUMNS", compute, compute, dtype, (), **cpu_vector(compute, profile))
         global_size, local = (-(-n // 64), len(outs)), (1, 1)
     else:
         limit = 1 << (min(profile.max_work_group, 256).bit_length() - 1)

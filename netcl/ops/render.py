@@ -79,13 +79,14 @@ class Form(NamedTuple):
     wide: bool  # 64-bit index arithmetic
     plain: bool  # a CPU device
     aligned: bool  # vectors start at multiples of their length
+    vector: int  # floats of a CPU device's vector
     group: int = 0  # work-items that share a row on a GPU
     keep: int = 0  # vectors per work-item that passes over a row may hand on
 
     @property
     def width(self) -> int:
-        """Elements per vector: 256 bits on CPU devices (wider ones change calling conventions), four on GPUs."""
-        return 8 if self.plain and self.compute.itemsize < 8 else 4
+        """Elements per vector: a register of floats on CPU devices, of half as many long elements; four on GPUs."""
+        return width_of(self.compute, self.vector) if self.plain else 4
 
     @property
     def element(self) -> str:
@@ -97,6 +98,17 @@ class Form(NamedTuple):
         """(suffix of its variables, pointer, operand) of each tensor: 0, 1, ... for inputs, w0, w1, ... for outputs."""
         inputs = [(f"{k}", f"in_{k}", x) for k, x in enumerate(self.inputs)]
         return inputs + [(f"w{k}", f"out_{k}", x) for k, x in enumerate(self.outputs)]
+
+
+def width_of(compute: DType, vector: int) -> int:
+    """Elements per vector on a CPU device whose registers hold `vector` floats."""
+    return vector // 2 if compute.itemsize == 8 else vector
+
+
+def turns(width: int) -> list[str]:
+    """The swizzles by which each lane meets the one half a vector away, then a quarter, ..., then its neighbour."""
+    steps = [width >> k for k in range(1, width.bit_length())]
+    return ["".join(f"{j ^ step:x}" for j in range(width)) for step in steps]
 
 
 def element_of(dtype: DType) -> str:
@@ -203,7 +215,7 @@ def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -
     if operand.access == "row":
         return [_store_lane(operand, k, f"{value}.s0", f"p_w{k}")]
     step = "" if operand.access == "vector" else f" * i_w{k}"
-    lanes = [_store_lane(operand, k, f"{value}.s{j}", f"p_w{k} + (c + {j}){step}") for j in range(width)]
+    lanes = [_store_lane(operand, k, f"{value}.s{j:x}", f"p_w{k} + (c + {j}){step}") for j in range(width)]
     return [text if full or j == 0 else f"if ({j} < count) {text}" for j, text in enumerate(lanes)]
 
 

@@ -4,7 +4,7 @@ A pass computes what the reductions of its stage need, the next pass uses their 
 (exponentials) are handed on from pass to pass in private memory while rows are short enough. Outputs are full rows or
 one element per row.
 
-Launch geometry. CPU devices: local size 1, a work-item takes `step` rows, vectors of 8, no barriers. GPUs: a group of
+Launch geometry. CPU devices: local size 1, a work-item takes `step` rows, full vectors, no barriers. GPUs: a group of
 WG work-items per row, vectors of 4, reductions through a tree in local memory.
 """
 
@@ -35,6 +35,7 @@ from netcl.ops.render import (
     c_argument,
     kernel,
     tab,
+    turns,
     vector_load,
     vector_store,
 )
@@ -114,8 +115,9 @@ def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequ
     wide = plain or layout.size_of(shape) >= 1 << 31 or any(reach(t) >= 1 << 31 for t in seen)
     steps_seen = [(*o, i[-1]) for o, i in zip(outer, inner, strict=True)]
     aligned = not plain and is_aligned(seen, steps_seen) and cols % 4 == 0
-    group, keep = _sharing(cols, 4 if not plain or compute.itemsize == 8 else 8, profile)
-    form = Form(compute, inputs, outputs, len(lengths), wide, plain, aligned, group, keep)
+    form = Form(compute, inputs, outputs, len(lengths), wide, plain, aligned, profile.vector)
+    group, keep = _sharing(cols, form.width, profile)
+    form = form._replace(group=group, keep=keep)
     return Walk(form, shape, lengths, outer, tuple(i[-1] for i in inner), copies if any(copies) else ())
 
 
@@ -293,8 +295,7 @@ class _Passes:
     def _across(self, v: str, combine: str) -> list[str]:
         """Combine the lanes, and on a GPU the work-items, so that every lane holds the result."""
         if self.form.plain:
-            turns = ("45670123", "23016745", "10325476") if self.form.width == 8 else ("2301", "1032")
-            return [f"{v} = {combine}({v}, {v}.s{s});" for s in turns]
+            return [f"{v} = {combine}({v}, {v}.s{s});" for s in turns(self.form.width)]
         return [f"TREE({combine}, {v})"]
 
     def _walk(self, vector: Callable[[bool, int], list[str]], several: int, uses: bool) -> list[str]:

@@ -45,10 +45,14 @@ CASES = {
 }
 
 
-def queue_of(kind):
+WIDE = ("softmax",)  # also for registers of 16 floats
+
+
+def queue_of(kind, vector=8):
     """A queue that nothing is sent to, of a device of this kind."""
     facts = dict.fromkeys(DeviceProfile.__dataclass_fields__, 0)
-    profile = DeviceProfile(**{**facts, "name": "any", "kind": kind, "has_fp64": True, "max_work_group": 256})
+    facts |= {"name": "any", "kind": kind, "has_fp64": True, "max_work_group": 256, "vector": vector}
+    profile = DeviceProfile(**facts)
     queue = SimpleNamespace(netcl_state=QueueState(), context=None, device=None)
     queue.netcl_state.profile = profile
     return queue
@@ -57,11 +61,12 @@ def queue_of(kind):
 def text_of(name, case=None):
     fn, dtype, shapes = case or CASES[name]
     parts = []
-    for kind in ("cpu", "gpu"):
-        queue = queue_of(kind)
+    for kind, vector in (("cpu", 8), ("gpu", 8), *([("cpu", 16)] if name in WIDE else [])):
+        queue = queue_of(kind, vector)
         leaves = [ag.Node(Tensor(None, s, layout.contiguous_strides(s), 0, np.dtype(dtype), queue)) for s in shapes]
         program, _ = jit_compile(fn)._trace(leaves, {}, leaves, [])
         (call,) = program.calls
+        kind += ", vectors of 16" * (vector == 16)
         parts.append(f"// {name}, {kind}, forward\n{report.forward_source(call.step)}")
         if call.recorded:
             backward = call.step.backward_of((True,) * len(leaves), call.differentiable)

@@ -79,7 +79,7 @@ def test_an_empty_tensor_takes_no_part(queue):
 def test_arguments_fit_the_device(cl_queue):
     assert multi.slots(cl_queue) == 48
     body = Updater("adam_amsgrad", [Tensor.ones(cl_queue, (3,), "float16")]).row.body(True, True)
-    _, types = multi.render(body, multi.Form(np.dtype(np.float16), 48, True))
+    _, types = multi.render(body, multi.Form(np.dtype(np.float16), 48, True, 8))
     size = sum(8 if t is None else t.itemsize for t in types)
     assert size <= cl_queue.device.max_parameter_size
 

@@ -10,9 +10,11 @@
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
 typedef VECTOR V;
 typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
+#define GLUE(a, b) a##b
+#define JOIN(a, b) GLUE(a, b)
 #ifdef HALF
-#define GET(p) vload_half8(0, p)
-#define SET(p, v) vstore_half8_rte(v, 0, p)
+#define GET(p) JOIN(vload_half, VW)(0, p)
+#define SET(p, v) JOIN(JOIN(vstore_half, VW), _rte)(v, 0, p)
 #else
 #define GET(p) (*(__global const U*)(p))
 #define SET(p, v) (*(__global U*)(p) = (v))
@@ -47,13 +49,14 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #endif
 
 static inline E total(V v) {
-#if VW == 8
-    float4 h = v.lo + v.hi;
-    float2 q = h.lo + h.hi;
-#else
-    double2 q = v.lo + v.hi;
+#if VW == 16
+    v.lo += v.hi;
 #endif
-    return q.x + q.y;
+#if VW >= 8
+    v.s0123 += v.s4567;
+#endif
+    v.s01 += v.s23;
+    return v.s0 + v.s1;
 }
 
 static inline E row_sum(__global const S* x, long n) {
