@@ -4,29 +4,54 @@ With y = relu(x w^T + b) or y = x w^T + b and the upstream gradient g, masked wh
 
     dw = g^T x,   db = sum of g over its rows,   dx = g w
 
-On CPU devices small products mask g as they copy it and sum its rows on the way: dw and db are one launch and the mask
-costs none; everywhere else mask and sum are launches of their own.
+Products can mask g as they read it and sum its rows on the way: dw and db are then one launch and the mask costs none.
+Elsewhere mask and sum are launches of their own: on CPU devices for large g, on GPUs where matrix units, which do
+neither, are worth these launches.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
-from netcl.core.dtypes import FLOAT32, FLOAT64
-from netcl.core.profile import profile_of
+from netcl.core.dtypes import FLOAT32, FLOAT64, is_float
+from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import elementwise, matmul_cpu, reduction
-from netcl.ops.matmul import describe, gemm
+from netcl.ops import elementwise, matmul_gpu, reduction
+from netcl.ops.matmul import Product, describe, gemm, plan_of
+from netcl.ops.matrix_units import probe
+from netcl.ops.tiling import LAUNCH
 
-FEW = 1 << 16  # elements of g up to which masking inside the product is cheaper than a launch
+FEW = 1 << 16  # elements of g up to which masking inside the product is cheaper than a launch on CPU devices
 
 
-def masks_inside(g: Tensor, y: Tensor | None) -> bool:
-    """Whether the products can take g and y as they are."""
-    if g.backend == "cpu" or g.size == 0 or g.size > FEW or g.dtype not in (FLOAT32, FLOAT64):
+def masks_inside(g: Tensor, y: Tensor | None, ins: int) -> bool:
+    """Whether the products of a layer with `ins` inputs can take g and y as they are, and should."""
+    if g.backend == "cpu" or g.size == 0 or ins == 0 or not is_float(g.dtype):
         return False
-    return profile_of(g.queue).kind == "cpu" and (y is None or (y.strides == g.strides and y.dtype == g.dtype))
+    if y is not None and (y.strides != g.strides or y.dtype != g.dtype):
+        return False
+    profile = profile_of(g.queue)
+    if profile.kind == "cpu":
+        return g.size <= FEW and g.dtype in (FLOAT32, FLOAT64)
+    plans = g.queue.netcl_state.plans
+    key = ("layer inside", g.shape, g.strides, g.dtype.num, y is None, ins, probe.mode())
+    found = plans.get(key)
+    if found is None:
+        found = plans[key] = _worth(g, y is not None, ins, profile)
+    return bool(found)
+
+
+def _worth(g: Tensor, relu: bool, ins: int, profile: DeviceProfile) -> bool:
+    """Whether the portable products with mask and sums cost less than the best ones and the launches besides."""
+    (rows, outs), (down, across) = g.shape, g.strides
+    dw = Product(outs, ins, rows, (across, down), (ins, 1), ins, (), g.dtype)
+    dx = Product(rows, ins, outs, (down, across), (ins, 1), ins, (), g.dtype)
+    products = [dw, dx] if relu else [dw]  # without a mask dx is an ordinary product
+    inside = sum(matmul_gpu.portable(p, profile)[1].cost for p in products)
+    launches = 1 + relu  # the sum and the mask
+    return inside <= sum(matmul_gpu.routes(p, profile)[0][1].cost for p in products) + LAUNCH * launches
 
 
 def masked(g: Tensor, y: Tensor) -> Tensor:
@@ -38,7 +63,7 @@ def masked(g: Tensor, y: Tensor) -> Tensor:
 
 def weight_grad(g: Tensor, x: Tensor, y: Tensor | None = None, bias: bool = True) -> tuple[Tensor, Tensor | None]:
     """(dw, db) for g and y (rows, out), x (rows, in): dw (out, in), db (out,) or None without `bias`."""
-    if not masks_inside(g, y) or x.dtype != g.dtype or x.size == 0:
+    if (y is None and not bias) or not masks_inside(g, y, x.shape[1]) or x.dtype != g.dtype:
         g = g if y is None else masked(g, y)
         return gemm(g.T, x), reduction.sum(g, axis=0) if bias else None
     sums = allocate(g.queue, (g.shape[1],), g.dtype) if bias else None
@@ -47,7 +72,7 @@ def weight_grad(g: Tensor, x: Tensor, y: Tensor | None = None, bias: bool = True
 
 def input_grad(g: Tensor, w: Tensor, y: Tensor | None = None) -> Tensor:
     """dx (rows, in) for g and y (rows, out), w (out, in)."""
-    if not masks_inside(g, y) or w.dtype != g.dtype or w.size == 0:
+    if y is None or not masks_inside(g, y, w.shape[1]) or w.dtype != g.dtype:
         return gemm(g if y is None else masked(g, y), w)
     return _product(g, w, y, None)
 
@@ -56,11 +81,15 @@ def _product(a: Tensor, b: Tensor, mask: Tensor | None, sums: Tensor | None) -> 
     """a b with `a` masked and its row sums written to `sums`."""
     queue = a.queue
     out = allocate(queue, (a.shape[0], b.shape[1]), a.dtype)
-    key: Any = ("layer", a.shape, a.strides, b.shape, b.strides, a.dtype.num, mask is None, sums is None)
+    start = math.gcd(8, a.offset, 0 if mask is None else mask.offset)
+    key: Any = (
+        "layer", a.shape, a.strides, start, b.shape, b.strides, b.offset & 7, a.dtype.num, mask is None, sums is None
+    )  # fmt: skip
     plans = queue.netcl_state.plans
     run = plans.get(key)
     if run is None:
         product = describe(a, b, out, None, False, False)[0][1]
-        run = plans[key] = matmul_cpu.plan(queue, replace(product, mask=mask is not None, sums=sums is not None))
+        starts = (start, *product.starts[1:])
+        run = plans[key] = plan_of(queue, replace(product, starts=starts, mask=mask is not None, sums=sums is not None))
     run(queue, out, a, b, None, out.offset, a.offset, b.offset, 1.0, mask, sums)
     return out

@@ -46,8 +46,8 @@ class Product:
     bias: bool = False
     accumulate: bool = False
     starts: tuple[int, int, int] = (8, 8, 8)  # the first elements of A, B and C lie at multiples of these (8 at most)
-    mask: bool = False  # A counts only where a tensor laid out like it is positive (CPU devices)
-    sums: bool = False  # the sums of A's rows come out as well (CPU devices)
+    mask: bool = False  # A counts only where a tensor laid out like it is positive
+    sums: bool = False  # the sums of A's rows come out as well
 
     @property
     def count(self) -> int:
@@ -156,10 +156,14 @@ def _first(
         return allocate(a.queue, shape, a.dtype) if out is None else out
     target = allocate(a.queue, shape, a.dtype) if out is None else out
     products = describe(a, b, target, activation, bias is not None, accumulate)
-    family = matmul_cpu if profile_of(a.queue).kind == "cpu" else matmul_gpu
-    plan = [(offsets, family.plan(a.queue, product)) for offsets, product in products]
+    plan = [(offsets, plan_of(a.queue, product)) for offsets, product in products]
     a.queue.netcl_state.plans[key] = shape, plan
     return gemm(a, b, target if out is not None else None, bias, activation, alpha, accumulate)
+
+
+def plan_of(queue: Any, p: Product) -> Any:
+    """How the kernels for the device of `queue` compute `p`: a function that launches it."""
+    return (matmul_cpu if profile_of(queue).kind == "cpu" else matmul_gpu).plan(queue, p)
 
 
 def describe(

@@ -39,31 +39,41 @@ ROWS = {
     FLOAT16: PORTABLE,
 }
 Run = Callable[..., None]
+Route = tuple[str, Tiling, Callable[[Any, "Product", Tiling], Run]]  # family, tiling, function that makes the plan
 
 
 def plan(queue: Any, p: Product) -> Run:
-    """A function (queue, c, a, b, bias, offsets of c a b, alpha) that launches `p`."""
+    """A function (queue, c, a, b, bias, offsets of c a b, alpha, mask, sums) that launches `p`."""
     if not is_float(p.dtype):
         return matmul_simple.plan(queue, p)
     profile = profile_of(queue)
-    choices = candidates(p, profile)
-    if not probe.insisting():
-        choices.append(_portable(p, profile))
+    choices = routes(p, profile)
     if not choices:
         raise NetclError(f"matmul: no family of {probe.mode()[1]} computes {p}.")
-    for name, tiling, make in sorted(choices, key=lambda choice: choice[1].cost):
+    for name, tiling, make in choices:
         try:
             return make(queue, p, tiling)
         except NetclError as error:
             if name == "portable" or probe.insisting():
                 raise
             probe.give_up(name, error)
-    return _portable_plan(queue, p, _portable(p, profile)[1])
+    return _portable_plan(queue, p, portable(p, profile)[1])
 
 
-def candidates(p: Product, profile: DeviceProfile) -> list[tuple[str, Tiling, Callable[[Any, Product, Tiling], Run]]]:
-    """(family, tiling, function that makes the plan) of the matrix-unit kernels that can compute `p`."""
-    families, found = probe.available(profile), []
+def routes(p: Product, profile: DeviceProfile) -> list[Route]:
+    """The ways to compute `p`, the cheapest first. Matrix units neither mask nor sum."""
+    if p.mask or p.sums:
+        return [portable(p, profile)]
+    choices = candidates(p, profile)
+    if not probe.insisting():
+        choices.append(portable(p, profile))
+    return sorted(choices, key=lambda choice: choice[1].cost)
+
+
+def candidates(p: Product, profile: DeviceProfile) -> list[Route]:
+    """The matrix-unit kernels that can compute `p`."""
+    families = probe.available(profile)
+    found: list[Route] = []
     precision = matmul_precision() if p.dtype == FLOAT32 else "high"
     if p.dtype == FLOAT64 or precision == "highest" or p.k == 0:
         return []
@@ -75,7 +85,8 @@ def candidates(p: Product, profile: DeviceProfile) -> list[tuple[str, Tiling, Ca
     return found
 
 
-def _portable(p: Product, profile: DeviceProfile) -> tuple[str, Tiling, Callable[[Any, Product, Tiling], Run]]:
+def portable(p: Product, profile: DeviceProfile) -> Route:
+    """The kernels of any device."""
     return "portable", cut(ROWS[p.dtype], profile, p.m, p.n, p.k, p.count)[0], _portable_plan
 
 
@@ -88,17 +99,24 @@ def _portable_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     items, size = row["BM"] // row["RM"] * (row["BN"] // row["RN"]), p.m * p.n * p.count
     grid = (tiles_m * tiles_n * items, p.count * splits)
     dims = _dims(p, tiles_m, tiles_n, splits, depth)
-    element = compute_dtype(p.dtype)
+    products = splits * size
+    workspace = (products + splits * p.m * p.sums) * compute_dtype(p.dtype).itemsize
 
-    def run(queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Any, oc: int, oa: int, ob: int, alpha: float) -> None:
+    def run(
+        queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Any, oc: int, oa: int, ob: int, alpha: float,
+        mask: Tensor | None = None, sums: Tensor | None = None,
+    ) -> None:  # fmt: skip
         extra = a if bias is None else bias
-        target, start = (c.buffer, oc) if total is None else (empty_buffer(queue, splits * size * element.itemsize), 0)
+        target, start = (c.buffer, oc) if total is None else (empty_buffer(queue, workspace), 0)
+        more: tuple[Any, ...] = () if mask is None else (mask.buffer, mask.offset)
+        if sums is not None:
+            more += (sums.buffer, 0) if total is None else (target, products)
         launch(
             kernel, queue, grid, (items, 1), target, a.buffer, b.buffer, extra.buffer,
-            start, oa, ob, extra.offset, alpha, dims,
+            start, oa, ob, extra.offset, alpha, dims, *more,
         )  # fmt: skip
         if total is not None:
-            total(queue, c, target, extra, oc, alpha)
+            total(queue, c, target, extra, oc, alpha, sums)
 
     return run
 
@@ -123,7 +141,7 @@ def _kernel(queue: Any, p: Product, row: dict[str, int], partial: bool) -> Any:
         "C_VEC": int(p.n % 4 == 0 and all(s % 4 == 0 for s in c_steps)),
     }  # fmt: skip
     source = _source(p, {"RASTER": 8, **{k: row[k] for k in ("BM", "BN", "BK", "RM", "RN")}}, partial=partial, **forms)
-    return get_kernel(queue, source, "gemm", GEMM, OPTIONS)
+    return get_kernel(queue, source, "gemm", (*GEMM, *(None, INT64) * (p.mask + p.sums)), OPTIONS)
 
 
 def _vector(first: int, second: int, along_first: int, along_second: int, others: list[int]) -> int:
@@ -140,6 +158,7 @@ def _source(p: Product, row: dict[str, int], partial: bool = False, **forms: int
         "S": storage, "E": element, "OUT": element if partial else storage, "I": "long" if reach >= 1 << 31 else "int",
         "A_ALONG_K": 0, "B_ALONG_K": 0, **row, **forms,
     }  # fmt: skip
+    defines |= {name: 1 for name, on in {"MASK": p.mask, "SUMS": p.sums}.items() if on}
     preamble = ""
     if partial:
         defines["PARTIAL"] = 1

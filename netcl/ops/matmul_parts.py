@@ -44,16 +44,24 @@ def batch_axes(p: Product) -> tuple[tuple[int, int, int, int], tuple[int, int, i
 
 
 def sum_parts(queue: Any, p: Product, splits: int) -> Callable[..., None]:
-    """A function (queue, c, parts, bias, offset of c, alpha) that finishes `p` from its (splits, batch, M, N) sums."""
+    """A function (queue, c, parts, bias, offset of c, alpha, sums of A's rows) that finishes `p` from its parts.
+
+    Those are (splits, batch, M, N) sums and, where `p` asks for them, (splits, M) sums of A's rows.
+    """
     element = C_NAME[compute_dtype(p.dtype)]
     preamble, defines = epilogue(p.bias, p.activation, element)
+    defines |= {"SUMS": 1} if p.sums else {}
     source = sources.load("matmul_parts.cl", preamble=preamble, S=C_NAME[p.dtype], E=element, **defines)
-    kernel = get_kernel(queue, source, "matmul_parts", TYPES)
+    kernel = get_kernel(queue, source, "matmul_parts", (*TYPES, None) if p.sums else TYPES)
     size, group = p.m * p.n * p.count, min(GROUP, profile_of(queue).max_work_group)
-    grid, (outer, inner) = (-(-size // group) * group,), batch_axes(p)
+    items = size + p.m if p.sums else size
+    grid, (outer, inner) = (-(-items // group) * group,), batch_axes(p)
     record = PARTS.pack(p.m, p.n, size, p.c, outer[3], inner[3], inner[0], splits, p.accumulate, 0)
 
-    def run(queue: Any, c: Tensor, part: Any, bias: Tensor, oc: int, alpha: float) -> None:
-        launch(kernel, queue, grid, (group,), c.buffer, part, bias.buffer, oc, bias.offset, size, alpha, record)
+    def run(
+        queue: Any, c: Tensor, part: Any, bias: Tensor, oc: int, alpha: float, sums: Tensor | None = None
+    ) -> None:  # fmt: skip
+        more = () if sums is None else (sums.buffer,)
+        launch(kernel, queue, grid, (group,), c.buffer, part, bias.buffer, oc, bias.offset, size, alpha, record, *more)
 
     return run

@@ -1,10 +1,14 @@
 """Gradients of a linear layer: values against NumPy in float64, and the launches they take."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from families import FAMILIES, POSING, queue_of
 
 import netcl.autograd as ag
 from netcl.core.backend import opencl
+from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.nn import Linear, ReLU, Sequential
 from netcl.ops import linear_grad
@@ -13,22 +17,90 @@ from netcl.optim import AdamW
 SIZES = [(1, 1, 1), (5, 7, 3), (32, 10, 128), (33, 257, 65), (300, 300, 20), (0, 4, 3), (4, 3, 0)]
 
 
+POSED = [name for name in FAMILIES if name.startswith(POSING)]
+
+
+@pytest.fixture(params=FAMILIES)
+def queue(request):
+    return queue_of(request.param)
+
+
+@pytest.fixture(params=[2, 132], ids="{} units".format)
+def gpu(request):
+    """A posing queue with few and with many compute units: many make long sums be divided."""
+    if not POSED:
+        pytest.skip("needs an OpenCL driver for the CPU")
+    posing = queue_of(POSED[0])
+    with override_profile(posing, dataclasses.replace(profile_of(posing), compute_units=request.param)):
+        yield posing
+
+
+def operands(queue, rows, outs, ins, dtype="float32"):
+    """g, y, x, w as float64, and on the queue."""
+    rng = np.random.default_rng(rows)
+    shapes = (rows, outs), (rows, outs), (rows, ins), (outs, ins)
+    arrays = [rng.standard_normal(s).astype(dtype) for s in shapes]
+    return [a.astype(np.float64) for a in arrays], [Tensor.from_host(queue, a) for a in arrays]
+
+
+def check(queue, arrays, tensors, relu, tolerance=2e-5):
+    (g, y, x, w), (tg, ty, tx, tw) = arrays, tensors
+    dz = g * (y > 0) if relu else g
+    dw, db = linear_grad.weight_grad(tg, tx, ty if relu else None)
+    dx = linear_grad.input_grad(tg, tw, ty if relu else None)
+    scale = tolerance * max(1.0, len(g) ** 0.5)
+    np.testing.assert_allclose(dw.to_host(), dz.T @ x, atol=scale)
+    np.testing.assert_allclose(db.to_host(), dz.sum(0), atol=scale)
+    np.testing.assert_allclose(dx.to_host(), dz @ w, atol=5 * tolerance)
+
+
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize(("rows", "outs", "ins"), SIZES)
 def test_values(queue, rows, outs, ins, relu):
-    rng = np.random.default_rng(rows)
-    g, y, x, w = (
-        rng.standard_normal(s).astype(np.float32) for s in ((rows, outs), (rows, outs), (rows, ins), (outs, ins))
-    )
-    tg, ty, tx, tw = (Tensor.from_host(queue, a) for a in (g, y, x, w))
-    dz = g.astype(np.float64) * (y > 0) if relu else g.astype(np.float64)
-    dw, db = linear_grad.weight_grad(tg, tx, ty if relu else None)
-    dx = linear_grad.input_grad(tg, tw, ty if relu else None)
-    scale = max(1.0, rows**0.5)
-    np.testing.assert_allclose(dw.to_host(), dz.T @ x, atol=2e-5 * scale)
-    np.testing.assert_allclose(db.to_host(), dz.sum(0), atol=1e-5 * scale)
-    np.testing.assert_allclose(dx.to_host(), dz @ w, atol=1e-4)
-    assert linear_grad.weight_grad(tg, tx, None, bias=False)[1] is None
+    arrays, tensors = operands(queue, rows, outs, ins)
+    check(queue, arrays, tensors, relu)
+    assert linear_grad.weight_grad(tensors[0], tensors[2], None, bias=False)[1] is None
+
+
+def launches(fn):
+    """The names of the kernels that `fn` launches."""
+    names = []
+    hook = lambda kernel, *rest: names.append(kernel.name)  # noqa: E731
+    opencl.hooks.append(hook)
+    try:
+        fn()
+    finally:
+        opencl.hooks.remove(hook)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("rows", "outs", "ins", "dtype"),
+    [(32, 256, 784, "float32"), (512, 10, 128, "float32"), (301, 33, 67, "float32"), (700, 7, 9, "float16"),
+     (600, 12, 5, "float64")],
+)  # fmt: skip
+def test_gpu_products_mask_and_sum(gpu, rows, outs, ins, dtype):
+    arrays, tensors = operands(gpu, rows, outs, ins, dtype)
+    tolerance = {"float16": 3e-2, "float32": 2e-5, "float64": 1e-13}[dtype]
+    g, y, x, w = tensors
+    check(gpu, arrays, tensors, True, tolerance)
+    names = launches(lambda: (linear_grad.weight_grad(g, x, y), linear_grad.input_grad(g, w, y)))
+    assert set(names) <= {"gemm", "matmul_parts"} and names.count("gemm") == 2
+    if profile_of(gpu).compute_units > 2 and rows >= 512:
+        assert "matmul_parts" in names
+
+
+def test_gpu_products_take_views(gpu):
+    """Columns along memory, and starts that are not aligned, also after aligned ones of the same shape."""
+    arrays, (g, y, x, w) = operands(gpu, 40, 24, 20)
+    turned = [Tensor.from_host(gpu, np.ascontiguousarray(a.T).astype(np.float32)).T for a in arrays[:2]]
+    check(gpu, arrays, (*turned, x, w), True)
+    check(gpu, arrays, (g, y, x, w), True)
+    moved = []
+    for a, shift in zip(arrays[:2], (0, 3)):
+        flat = np.concatenate([np.full(shift, np.nan), a.ravel()]).astype(np.float32)
+        moved.append(Tensor.from_host(gpu, flat)[shift:].reshape(a.shape))
+    check(gpu, arrays, (*moved, x, w), True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
@@ -49,15 +121,14 @@ def test_nan_of_the_output_stays_nan(queue):
     assert np.isnan(db.to_host()[0]) and np.array_equal(db.to_host()[1:], [2, 1])
 
 
-def test_an_mlp_step_takes_twelve_launches(cl_queue):
-    """784-256-128-10 with AdamW: three products forward, two launches for the loss, six backward, one update."""
+def mlp_step(queue, batch):
+    """A training step of 784-256-128-10 with AdamW."""
     model = Sequential(
-        Linear(cl_queue, 784, 256), ReLU(), Linear(cl_queue, 256, 128), ReLU(), Linear(cl_queue, 128, 10)
-    )
+        Linear(queue, 784, 256), ReLU(), Linear(queue, 256, 128), ReLU(), Linear(queue, 128, 10)
+    )  # fmt: skip
     optimizer = AdamW(model.parameters(), lr=1e-3)
-    x = Tensor.zeros(cl_queue, (32, 784))
-    labels = Tensor.zeros(cl_queue, (32,), "int32")
-    names = []
+    x = Tensor.zeros(queue, (batch, 784))
+    labels = Tensor.zeros(queue, (batch,), "int32")
 
     def step():
         with ag.Tape() as tape:
@@ -66,11 +137,24 @@ def test_an_mlp_step_takes_twelve_launches(cl_queue):
         optimizer.step()
         optimizer.zero_grad()
 
+    return step
+
+
+def test_an_mlp_step_takes_twelve_launches(cl_queue):
+    """Three products forward, three launches for the loss and its gradient, five products backward, one update."""
+    step = mlp_step(cl_queue, 32)
     step()
-    hook = lambda kernel, *rest: names.append(kernel.name)  # noqa: E731
-    opencl.hooks.append(hook)
-    try:
+    names = launches(step)
+    assert len(names) <= 12, names
+
+
+@pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")
+@pytest.mark.parametrize(("units", "batch"), [(2, 32), (2, 512)])
+def test_a_recorded_mlp_step_takes_twelve_launches_on_gpus(units, batch):
+    gpu = queue_of(POSED[0])
+    with override_profile(gpu, dataclasses.replace(profile_of(gpu), compute_units=units)):
+        step = ag.CompiledStep(mlp_step(gpu, batch))
         step()
-    finally:
-        opencl.hooks.remove(hook)
+        step()
+    names = [launch.name for launch in step.captures[0].launches]
     assert len(names) <= 12, names

@@ -162,7 +162,7 @@ def test_large_products_use_the_units_and_small_ones_do_not(monkeypatch):
     monkeypatch.setattr(probe, "_probed", lambda profile: probe.FAMILIES)
 
     def best(p):
-        found = [*matmul_gpu.candidates(p, H200), matmul_gpu._portable(p, H200)]
+        found = [*matmul_gpu.candidates(p, H200), matmul_gpu.portable(p, H200)]
         return min(found, key=lambda choice: choice[1].cost)[0]
 
     assert best(product(4096, 4096, 4096)) == "wgmma"
@@ -190,7 +190,7 @@ def test_a_family_that_does_not_build_gives_way_once(monkeypatch, cl_queue):
     def fails(queue, p, tiling):
         raise BuildError("no such instruction")
 
-    tiling = matmul_gpu._portable(product(64, 64, 64), H200)[1]
+    tiling = matmul_gpu.portable(product(64, 64, 64), H200)[1]
     monkeypatch.setattr(probe, "_broken", set())
     monkeypatch.setattr(matmul_gpu, "candidates", lambda p, profile: [("wgmma", tiling._replace(cost=0.0), fails)])
     with pytest.warns(UserWarning, match=r"matrix units \(wgmma\) are not used: no such instruction"):

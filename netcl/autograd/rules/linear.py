@@ -39,7 +39,7 @@ def _linear_grad(
 ) -> list[Tensor | None]:
     g2, x2 = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
     y2 = y.reshape(-1, y.shape[-1]) if relu else None
-    if y2 is not None and not linear_grad.masks_inside(g2, y2):
+    if y2 is not None and not linear_grad.masks_inside(g2, y2, x2.shape[1]):
         g2, y2 = linear_grad.masked(g2, y2), None
     dx = linear_grad.input_grad(g2, w, y2).reshape(x.shape) if needs[0] else None
     if needs[1]:

@@ -5,7 +5,9 @@
 //
 //   A_VEC, B_VEC 4: four elements per load; the axis in memory, the other strides and the start are multiples of 4.
 //   A_ALONG_K, B_ALONG_K: which axis runs along memory (neither may, for general strides; then A_VEC, B_VEC are 1).
-//   PARTS: k is divided among `parts` groups per tile; they leave plain sums, which matmul_parts.cl adds up.
+//   PARTIAL: k is divided among `parts` groups per tile; they leave plain sums, which matmul_parts.cl adds up.
+//   MASK: A counts only where Y, laid out like A, is positive (the gradient of relu by its output; NaN stays NaN).
+//   SUMS: the groups of the first column also write the sums of A's rows over their part of k.
 // Launch: local (BM / RM * BN / RN), global (tiles * local, batch * parts).
 #ifndef RASTER
 #define RASTER 8    // rows of tiles that neighbouring groups share, for the cache
@@ -23,10 +25,27 @@ typedef struct {
 #else
 #define FINISH(v, at, n) ((v) * (E)alpha)
 #endif
+#ifdef MASK
+#define FETCH_A() \
+    FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K) \
+    FETCH(y_next, Y, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K) \
+    _Pragma("unroll") for (int i = 0; i < COUNT(BM, A_VEC); i++) \
+        a_next[i] = y_next[i] > 0 ? a_next[i] : 0 * y_next[i];
+#else
+#define FETCH_A() FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K)
+#endif
+#define SHARE ((BM + WG - 1) / WG)    // rows that a work-item sums
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
     __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oc, long oa, long ob, long obias,
-    float alpha, const Dims D) {
+    float alpha, const Dims D
+#ifdef MASK
+    , __global const S* Y, long oy
+#endif
+#ifdef SUMS
+    , __global OUT* sums, long osums
+#endif
+    ) {
     __local __attribute__((aligned(64))) E As[2 * BK * BM], Bs[2 * BK * BN];
     const int item = get_local_id(0), tile = get_group_id(0), zp = get_group_id(1), z = zp / D.parts, part = zp % D.parts;
     const int first = tile / (RASTER * D.tiles_n) * RASTER, high = min(D.tiles_m - first, RASTER);
@@ -41,7 +60,14 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
     int k0 = k_first, turn = 0;
     A += k0 * D.a_k;
     B += k0 * D.b_k;
-    FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K)
+#ifdef MASK
+    E4 y_next[COUNT(BM, A_VEC)];
+    Y += oy + z / D.inner * D.a0 + z % D.inner * D.a1 + k0 * D.a_k;
+#endif
+#ifdef SUMS
+    E row[SHARE] = {0};
+#endif
+    FETCH_A()
     FETCH(b_next, B, D.b_n, D.b_k, n0, D.N, BN, B_VEC, B_ALONG_K)
     PUT(As, a_next, BM, A_VEC, A_ALONG_K)
     PUT(Bs, b_next, BN, B_VEC, B_ALONG_K)
@@ -52,12 +78,22 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
         if (more) {
             A += BK * D.a_k;
             B += BK * D.b_k;
-            FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K)
+#ifdef MASK
+            Y += BK * D.a_k;
+#endif
+            FETCH_A()
             FETCH(b_next, B, D.b_n, D.b_k, n0, D.N, BN, B_VEC, B_ALONG_K)
         }
         __local const E* as = As + turn * BK * BM;
         __local const E* bs = Bs + turn * BK * BN;
         MULTIPLY(as, bs, A_ALONG_K, B_ALONG_K)
+#ifdef SUMS
+        if (n0 == 0)
+            for (int i = 0; i < SHARE; i++) {
+                const int r = item + i * WG;
+                for (int k = 0; k < BK && r < BM; k++) row[i] += as[k * BM + SWAP_ROW(r, k, BM, A_ALONG_K)];
+            }
+#endif
         turn ^= 1;
         if (more) {
             PUT(As + turn * BK * BM, a_next, BM, A_VEC, A_ALONG_K)
@@ -65,6 +101,17 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
+#ifdef SUMS
+    for (int i = 0; i < SHARE; i++) {
+        const int r = item + i * WG, m = m0 + r;
+        if (n0 > 0 || r >= BM || m >= D.M) continue;
+#ifdef PARTIAL
+        sums[osums + part * D.M + m] = row[i];
+#else
+        STORE(sums, osums + m, row[i]);
+#endif
+    }
+#endif
     C += oc + z / D.inner * D.c0 + z % D.inner * D.c1 + part * D.part_step;
 #pragma unroll
     for (int i = 0; i < RM; i++) {
