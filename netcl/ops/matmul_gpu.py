@@ -32,7 +32,7 @@ OPTIONS = ("-cl-mad-enable",)
 DIMS = struct.Struct("15q6i")  # Dims of matmul_gpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
 GEMM = (*(None,) * 4, *(INT64,) * 4, FLOAT32, RECORD)
-PORTABLE = tuple(f"matmul_gpu{size}" for size in ("", "_medium", "_narrow", "_small", "_flat", "_tall"))
+PORTABLE = tuple(f"matmul_gpu{size}" for size in ("", "_medium", "_narrow", "_small", "_sliced", "_flat", "_tall"))
 ROWS = {
     FLOAT64: ("matmul_gpu_double",),
     FLOAT32: PORTABLE,
@@ -92,11 +92,12 @@ def portable(p: Product, profile: DeviceProfile) -> Route:
 
 def _portable_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     row, splits = tiling.row, tiling.splits
-    depth = depth_of(p.k, splits, row["BK"])
+    slices = row.get("SL", 1)
+    depth = depth_of(p.k, splits, row["BK"] * slices)
     splits = max(1, -(-p.k // depth)) if depth else 1
     kernel, total = _kernel(queue, p, row, splits > 1), sum_parts(queue, p, splits) if splits > 1 else None
     tiles_m, tiles_n = -(-p.m // row["BM"]), -(-p.n // row["BN"])
-    items, size = row["BM"] // row["RM"] * (row["BN"] // row["RN"]), p.m * p.n * p.count
+    items, size = row["BM"] // row["RM"] * (row["BN"] // row["RN"]) * slices, p.m * p.n * p.count
     grid = (tiles_m * tiles_n * items, p.count * splits)
     dims = _dims(p, tiles_m, tiles_n, splits, depth)
     products = splits * size
@@ -140,7 +141,8 @@ def _kernel(queue: Any, p: Product, row: dict[str, int], partial: bool) -> Any:
         "B_VEC": _vector(b_n, b_k, p.n, p.k, [start_b, *b_axes]),
         "C_VEC": int(p.n % 4 == 0 and all(s % 4 == 0 for s in c_steps)),
     }  # fmt: skip
-    source = _source(p, {"RASTER": 8, **{k: row[k] for k in ("BM", "BN", "BK", "RM", "RN")}}, partial=partial, **forms)
+    sizes = {name: size for name, size in row.items() if name in ("BM", "BN", "BK", "RM", "RN", "SL")}
+    source = _source(p, {"RASTER": 8, **sizes}, partial=partial, **forms)
     return get_kernel(queue, source, "gemm", (*GEMM, *(None, INT64) * (p.mask + p.sums)), OPTIONS)
 
 

@@ -56,12 +56,17 @@ def cut(
 
 
 def _splits(tiles: int, k: int, row: dict[str, int], units: int, limit: int) -> list[int]:
-    most = min(limit, k // (DEPTH * row["BK"]), -(-2 * units // tiles))
+    most = min(limit, k // (DEPTH * _step(row)), -(-2 * units // tiles))
     return [s for s in {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, max(units // tiles, 1)} if s <= max(most, 1)]
 
 
+def _step(row: dict[str, int]) -> int:
+    """What a group's share of k is a multiple of: the depth of a step, of every slice that the group is cut into."""
+    return row["BK"] * row.get("SL", 1)
+
+
 def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units: int) -> float:
-    depth = -(-k // (splits * row["BK"])) * row["BK"]
+    depth = depth_of(k, splits, _step(row))
     together = row.get("GROUPS", 1)  # groups that share a unit
     rounds: float = -(-tiles * splits // units)  # tiles of a unit
     rounds = max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together

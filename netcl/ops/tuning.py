@@ -48,6 +48,16 @@ def _tiles(bytes_per_k: int) -> Footprint:
     )
 
 
+def _sliced_tiles() -> Footprint:
+    """Of tiles of floats whose k is shared by slices of a group, which leave their sums where the tiles were."""
+    one = _tiles(8)
+    return Footprint(
+        items=lambda p: p["SL"] * one.items(p),
+        local=lambda p: max(p["SL"] * one.local(p), (p["SL"] - 1) * 4 * (p["BM"] * p["BN"] + p["BM"])),
+        shrink=(("SL", 1), *one.shrink),
+    )
+
+
 FOOTPRINTS: dict[str, Footprint] = {
     "matmul_cpu": Footprint(
         items=lambda p: 1,
@@ -60,6 +70,7 @@ FOOTPRINTS: dict[str, Footprint] = {
     "matmul_gpu_flat": _tiles(8),
     "matmul_gpu_tall": _tiles(8),
     "matmul_gpu_small": _tiles(8),
+    "matmul_gpu_sliced": _sliced_tiles(),
     "matmul_gpu_double": _tiles(16),
     "conv_gpu": _tiles(8),
     "conv_gpu_large": _tiles(8),

@@ -76,7 +76,7 @@ def launches(fn):
 
 @pytest.mark.parametrize(
     ("rows", "outs", "ins", "dtype"),
-    [(32, 256, 784, "float32"), (512, 10, 128, "float32"), (301, 33, 67, "float32"), (700, 7, 9, "float16"),
+    [(32, 256, 784, "float32"), (6000, 10, 12, "float32"), (301, 33, 67, "float32"), (700, 7, 9, "float16"),
      (600, 12, 5, "float64")],
 )  # fmt: skip
 def test_gpu_products_mask_and_sum(gpu, rows, outs, ins, dtype):
@@ -86,7 +86,7 @@ def test_gpu_products_mask_and_sum(gpu, rows, outs, ins, dtype):
     check(gpu, arrays, tensors, True, tolerance)
     names = launches(lambda: (linear_grad.weight_grad(g, x, y), linear_grad.input_grad(g, w, y)))
     assert set(names) <= {"gemm", "matmul_parts"} and names.count("gemm") == 2
-    if profile_of(gpu).compute_units > 2 and rows >= 512:
+    if profile_of(gpu).compute_units > 2 and rows > 5000:
         assert "matmul_parts" in names
 
 
@@ -149,12 +149,11 @@ def test_an_mlp_step_takes_twelve_launches(cl_queue):
 
 
 @pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")
-@pytest.mark.parametrize(("units", "batch"), [(2, 32), (2, 512)])
+@pytest.mark.parametrize(("units", "batch"), [(2, 32), (132, 512)])
 def test_a_recorded_mlp_step_takes_twelve_launches_on_gpus(units, batch):
     gpu = queue_of(POSED[0])
     with override_profile(gpu, dataclasses.replace(profile_of(gpu), compute_units=units)):
-        step = ag.CompiledStep(mlp_step(gpu, batch))
-        step()
+        step = ag.CompiledStep(mlp_step(gpu, batch), warmup=0)
         step()
     names = [launch.name for launch in step.captures[0].launches]
     assert len(names) <= 12, names

@@ -1,17 +1,27 @@
 """matmul, linear and gemm against NumPy in double precision: tile borders, views, dtypes, special values."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
+from families import FAMILIES, POSING, queue_of
 from scipy import special
 
 from netcl.core.errors import DeviceError, ShapeError
+from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
+from netcl.ops import matmul_gpu
 from netcl.ops.matmul import gemm, linear, matmul
 from netcl.ops.matmul_cpu import MR, macro_tile
 
+POSED = [name for name in FAMILIES if name.startswith(POSING)]
 TOLERANCE = {"float16": 2e-3, "float32": 3e-6, "float64": 1e-14}
+
+
+@pytest.fixture(params=FAMILIES)
+def queue(request):
+    return queue_of(request.param)
 
 
 def values(shape, dtype="float32", seed=0):
@@ -189,6 +199,20 @@ def test_gemm_accumulates_and_scales(queue, dtype):
     columns = Tensor.from_host(queue, np.ascontiguousarray(c.T)).T
     gemm(put(queue, a), put(queue, b), out=columns, accumulate=True)
     close(columns, c.astype("f8") + a.astype("f8") @ b.astype("f8"), dtype, 600)
+
+
+@pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")
+@pytest.mark.parametrize("units", [1, 132])
+@pytest.mark.parametrize("kernel", matmul_gpu.PORTABLE)
+def test_every_gpu_tile(monkeypatch, kernel, units):
+    """With many units k is divided among groups, for a product with an epilogue."""
+    queue = queue_of(POSED[0])
+    monkeypatch.setitem(matmul_gpu.ROWS, np.dtype("f4"), (kernel,))
+    with override_profile(queue, dataclasses.replace(profile_of(queue), compute_units=units)):
+        for m, n, k in ((70, 50, 300), (9, 33, 263)):
+            x, w, b = values((m, k)), values((n, k), seed=1), values((n,), seed=2)
+            y = linear(put(queue, x), put(queue, w), put(queue, b), "relu")
+            close(y, np.maximum(x.astype("f8") @ w.astype("f8").T + b, 0), k=k)
 
 
 def test_the_same_plan_serves_other_offsets(cl_queue):

@@ -7,11 +7,18 @@
 //   A_ALONG_K, B_ALONG_K: which axis runs along memory (neither may, for general strides; then A_VEC, B_VEC are 1).
 //   PARTIAL: k is divided among `parts` groups per tile; they leave plain sums, which matmul_parts.cl adds up.
 //   MASK: A counts only where Y, laid out like A, is positive (the gradient of relu by its output; NaN stays NaN).
+//   SL: a group has so many slices of WG items, which share k among them and add up in local memory: for few tiles.
 //   SUMS: the groups of the first column also write the sums of A's rows over their part of k.
-// Launch: local (BM / RM * BN / RN), global (tiles * local, batch * parts).
+// Launch: local (SL * BM / RM * BN / RN), global (tiles * local, batch * parts). `split` is a multiple of SL * BK.
 #ifndef RASTER
 #define RASTER 8    // rows of tiles that neighbouring groups share, for the cache
 #endif
+#ifndef SL
+#define SL 1        // slices of a group (1..8)
+#endif
+#define TILES (2 * BK * (BM + BN))    // elements of a slice's two buffers
+#define LEFT (BM * BN + BM)           // and of its sums, when they are added up
+#define ROOM (SL * TILES > (SL - 1) * LEFT ? SL * TILES : (SL - 1) * LEFT)
 
 typedef struct {
     long M, N, K, a_m, a_k, b_k, b_n, c_m, a0, a1, b0, b1, c0, c1, part_step;
@@ -34,9 +41,8 @@ typedef struct {
 #else
 #define FETCH_A() FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K)
 #endif
-#define SHARE ((BM + WG - 1) / WG)    // rows that a work-item sums
 
-__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
+__kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
     __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oc, long oa, long ob, long obias,
     float alpha, const Dims D
 #ifdef MASK
@@ -46,18 +52,22 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
     , __global OUT* sums, long osums
 #endif
     ) {
-    __local __attribute__((aligned(64))) E As[2 * BK * BM], Bs[2 * BK * BN];
-    const int item = get_local_id(0), tile = get_group_id(0), zp = get_group_id(1), z = zp / D.parts, part = zp % D.parts;
+    __local __attribute__((aligned(64))) E tiles[ROOM];
+    const int lid = get_local_id(0), item = SL > 1 ? lid % WG : lid, slice = SL > 1 ? lid / WG : 0;
+    __local E *As = tiles + slice * TILES, *Bs = As + 2 * BK * BM;
+    const int tile = get_group_id(0), zp = get_group_id(1), z = zp / D.parts, part = zp % D.parts;
     const int first = tile / (RASTER * D.tiles_n) * RASTER, high = min(D.tiles_m - first, RASTER);
     const int rest = tile - first * D.tiles_n, m0 = (first + rest % high) * BM, n0 = rest / high * BN;
     PLACE_ITEM();
-    const int k_first = part * D.split, k1 = min((long)k_first + D.split, D.K);
+    const int share = D.split / SL, end = min((long)(part + 1) * D.split, D.K);
+    const int steps = (min(share, end - part * D.split) + BK - 1) / BK;    // of the first slice, and so of all
     A += oa + z / D.inner * D.a0 + z % D.inner * D.a1;
     B += ob + z / D.inner * D.b0 + z % D.inner * D.b1;
     E c[RM][RN];
     E4 a_next[COUNT(BM, A_VEC)], b_next[COUNT(BN, B_VEC)];
     CLEAR()
-    int k0 = k_first, turn = 0;
+    int k0 = part * D.split + slice * share, turn = 0;
+    const int k1 = min(k0 + share, end);
     A += k0 * D.a_k;
     B += k0 * D.b_k;
 #ifdef MASK
@@ -65,17 +75,17 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
     Y += oy + z / D.inner * D.a0 + z % D.inner * D.a1 + k0 * D.a_k;
 #endif
 #ifdef SUMS
-    E row[SHARE] = {0};
+    E row[(BM + WG - 1) / WG] = {0};
 #endif
     FETCH_A()
     FETCH(b_next, B, D.b_n, D.b_k, n0, D.N, BN, B_VEC, B_ALONG_K)
     PUT(As, a_next, BM, A_VEC, A_ALONG_K)
     PUT(Bs, b_next, BN, B_VEC, B_ALONG_K)
     barrier(CLK_LOCAL_MEM_FENCE);
-    while (k0 < k1) {
-        k0 += BK;
-        const bool more = k0 < k1;
+    for (int step = 1; step <= steps; step++) {
+        const bool more = step < steps;
         if (more) {
+            k0 += BK;
             A += BK * D.a_k;
             B += BK * D.b_k;
 #ifdef MASK
@@ -88,11 +98,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
         __local const E* bs = Bs + turn * BK * BN;
         MULTIPLY(as, bs, A_ALONG_K, B_ALONG_K)
 #ifdef SUMS
-        if (n0 == 0)
-            for (int i = 0; i < SHARE; i++) {
-                const int r = item + i * WG;
-                for (int k = 0; k < BK && r < BM; k++) row[i] += as[k * BM + SWAP_ROW(r, k, BM, A_ALONG_K)];
-            }
+        for (int i = 0, r = item; n0 == 0 && r < BM; i++, r += WG)
+            for (int k = 0; k < BK; k++) row[i] += as[k * BM + SWAP_ROW(r, k, BM, A_ALONG_K)];
 #endif
         turn ^= 1;
         if (more) {
@@ -101,14 +108,30 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void gemm(
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
+#if SL > 1
+    if (slice > 0) {
+        __local E* to = tiles + (slice - 1) * LEFT;
+        for (int i = 0; i < RM * RN; i++) to[i * WG + item] = c[i / RN][i % RN];
 #ifdef SUMS
-    for (int i = 0; i < SHARE; i++) {
-        const int r = item + i * WG, m = m0 + r;
-        if (n0 > 0 || r >= BM || m >= D.M) continue;
+        for (int i = 0, r = item; r < BM; i++, r += WG) to[BM * BN + r] = row[i];
+#endif
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (slice > 0) return;
+    for (__local const E* from = tiles; from < tiles + (SL - 1) * LEFT; from += LEFT) {
+#pragma unroll
+        for (int i = 0; i < RM * RN; i++) c[i / RN][i % RN] += from[i * WG + item];
+#ifdef SUMS
+        for (int i = 0, r = item; r < BM; i++, r += WG) row[i] += from[BM * BN + r];
+#endif
+    }
+#endif
+#ifdef SUMS
+    for (int i = 0, r = item; n0 == 0 && r < BM && m0 + r < D.M; i++, r += WG) {
 #ifdef PARTIAL
-        sums[osums + part * D.M + m] = row[i];
+        sums[osums + part * D.M + m0 + r] = row[i];
 #else
-        STORE(sums, osums + m, row[i]);
+        STORE(sums, osums + m0 + r, row[i]);
 #endif
     }
 #endif
