@@ -2,4 +2,4 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("netcl.runtime._replay", ["netcl/runtime/_replay.c"], optional=True)])
+setup(ext_modules=[Extension("netcl.core.backend._send", ["netcl/core/backend/_send.c"], optional=True)])

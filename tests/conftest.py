@@ -1,6 +1,8 @@
 """Shared set-up: a program cache of the suite's own, and one `queue` per backend and device found."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 # Before netcl or any driver starts. All workers share one folder: entries are complete or absent (runtime/cache.py).
@@ -15,6 +17,7 @@ os.environ.pop("NETCL_PLATFORM_FILTER", None)
 import pytest
 from hypothesis import HealthCheck, settings
 
+from netcl.core.backend import native
 from netcl.core.device import manager
 
 settings.register_profile(
@@ -46,6 +49,18 @@ def cl_queue(request):
 def cpu_queue():
     """The NumPy queue."""
     return manager.default("cpu").queue
+
+
+@pytest.fixture(scope="session")
+def c_library(tmp_path_factory):
+    """The optional C functions, built here when there is a compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = Path(native.__file__).with_name("_send.c")
+    path = tmp_path_factory.mktemp("c") / "_send.so"
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, source], check=True)
+    return native.load(str(path))
 
 
 POSING = ("gpu-kernels-on-", " as gpu")  # a CPU device that runs the kernels meant for GPUs: slow to build for

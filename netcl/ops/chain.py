@@ -14,7 +14,8 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.backend.opencl import Kernel
+from netcl.core.backend.prepared import Run, prepare
 from netcl.core.dtypes import BOOL, FLOAT16, INT32, INT64, DType
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
@@ -39,7 +40,7 @@ from netcl.runtime.cache import get_kernel
 
 __all__ = [
     "CHUNK", "GROUP", "OPTIONS", "PLANS", "Chain", "Form", "Line", "Operand", "Plan", "access_of", "c_argument",
-    "element_of", "enqueue", "plan_of", "reach", "run", "scalar_type", "source_of", "vector_load", "vector_types",
+    "element_of", "plan_of", "reach", "run", "scalar_type", "source_of", "vector_load", "vector_types",
 ]  # fmt: skip
 
 CHUNK = 8192  # elements per work-item on a CPU device
@@ -49,13 +50,10 @@ OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, 
 
 
 class Plan(NamedTuple):
-    """A prepared launch: everything but the buffers, offsets and scalars."""
+    """A prepared launch: `run(*tensors, *numbers)` gives new tensors; with results to write in place, those last."""
 
     kernel: Kernel | None  # None when there is nothing to compute
-    global_size: tuple[int, ...]
-    local_size: tuple[int, ...]
-    constants: tuple[int, ...]
-    shapes: tuple[Shape, ...]  # of the outputs
+    run: Run
 
 
 def run(
@@ -76,7 +74,10 @@ def run(
     if isinstance(queue, CPUQueue):
         return _run_numpy(chain, compute, dtypes, tensors, scalars, out)
     plan = plan_of(queue, chain, compute, dtypes, tensors, out)
-    return enqueue(plan, queue, dtypes, tensors, scalars, out)
+    if out is None:
+        return plan.run(*tensors, *scalars)
+    plan.run(*tensors, *out, *scalars)
+    return tuple(out)
 
 
 def plan_of(
@@ -98,25 +99,6 @@ def plan_of(
             plans.clear()
         plan = plans[key] = _plan(chain, compute, dtypes, tensors, out, queue)
     return plan  # type: ignore[no-any-return]
-
-
-def enqueue(
-    plan: Plan,
-    queue: Any,
-    dtypes: tuple[DType, ...],
-    tensors: Sequence[Tensor],
-    scalars: Sequence[Any] = (),
-    out: Sequence[Tensor] | None = None,
-) -> tuple[Tensor, ...]:
-    """Launch `plan` on tensors of the layouts it was made for."""
-    results = out if out is not None else [allocate(queue, s, d) for s, d in zip(plan.shapes, dtypes)]
-    if plan.kernel is not None:
-        operands = (*tensors, *results)
-        launch(
-            plan.kernel, queue, plan.global_size, plan.local_size,
-            *[t.buffer for t in operands], *[t.offset for t in operands], *plan.constants, *scalars,
-        )  # fmt: skip
-    return tuple(results)
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -161,7 +143,7 @@ def _plan(
 ) -> Plan:
     shape = layout.broadcast(title(chain), *(t.shape for t in tensors)) if out is None else out[0].shape
     if layout.size_of(shape) == 0:
-        return Plan(None, (), (), (), (shape,) * len(dtypes))
+        return Plan(None, lambda *tensors: tuple([allocate(tensors[0].queue, shape, t) for t in dtypes]))
     _, form, lengths, strides = _walk(shape, compute, dtypes, tensors, out, queue)
     rows, cols = layout.size_of(lengths[:-1]), lengths[-1]
     global_size, local_size, extra = _geometry(form, rows, cols, profile_of(queue).max_work_group)
@@ -169,7 +151,11 @@ def _plan(
     constants = [step for s in strides for step in s[:-1]]
     constants += [s[-1] for s, x in zip(strides, operands, strict=True) if x.access == "strided"]
     constants += [*lengths[1:-1], rows, cols, *extra]
-    return Plan(_kernel(queue, chain, form), global_size, local_size, tuple(constants), (shape,) * len(dtypes))
+    kernel, shapes = _kernel(queue, chain, form), (shape,) * len(dtypes)
+    geometry = (global_size, local_size, constants)
+    if out is None:
+        return Plan(kernel, prepare(kernel, queue, *geometry, len(tensors), shapes, dtypes))
+    return Plan(kernel, prepare(kernel, queue, *geometry, len(tensors) + len(out), (), ()))
 
 
 def _walk(

@@ -18,9 +18,10 @@ from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import BOOL as TRUTH
 from netcl.core.kernels.primitives import FLOAT, TABLE, Primitive
 from netcl.core.profile import profile_of
+from netcl.core.queue import CPUQueue
 from netcl.core.rebind import Cell
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops.chain import Chain, run
+from netcl.ops.chain import Chain, plan_of, run
 
 Scalar = int | float | bool | np.number | np.bool_
 Operand = Tensor | Scalar
@@ -31,19 +32,46 @@ def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Sca
 
     Raises ShapeError for shapes that do not broadcast, DTypeError for wrong operands, DeviceError for mixed queues.
     """
+    key: list[Any] = [name]
+    tensors: list[Tensor] = []
+    numbers: list[Any] = []
+    queue = None
+    for x in operands:
+        if type(x) is Tensor:
+            key += (x.shape, x.strides, x.dtype, x.offset & 3)
+            queue = x.queue if not tensors or x.queue is queue else None
+            tensors.append(x)
+        else:
+            key.append(type(x))
+            numbers.append(x)
+    if out is not None or queue is None:
+        return _resolved(name, operands, attrs, out)[0]
+    if attrs:
+        numbers += [attrs[a] for a in TABLE[name].attrs]
+    found = queue.netcl_state.plans.get(tuple(key))
+    if found is not None:
+        plan, number = found
+        return plan.run(*tensors, *[number(x) for x in numbers])[0]  # type: ignore[no-any-return]
+    result, ready = _resolved(name, operands, attrs, None)
+    if ready is not None:
+        queue.netcl_state.plans[tuple(key)] = ready
+    return result
+
+
+def _resolved(name: str, operands: Sequence[Any], attrs: dict[str, Any], out: Tensor | None) -> tuple[Tensor, Any]:
+    """`apply` without a kept plan; with the result, on OpenCL, what to keep."""
     signature = tuple([x.dtype if isinstance(x, Tensor) else _kind(name, x) for x in operands])
     tensors = [x for x in operands if isinstance(x, Tensor)]
     chain, compute, dtype = resolve(name, signature)
+    queue = tensors[0].queue
     if compute == FLOAT64:
-        compute, dtype = _without_fp64(tensors[0].queue, compute, dtype)
-    if len(tensors) == len(operands) and not attrs:
-        scalars: Sequence[Any] = ()
-    else:
-        scalars = [_number(x, compute) for x in operands if not isinstance(x, Tensor)]
-        scalars += [_number(attrs[a], compute) for a in TABLE[name].attrs]
-    if out is None:
-        return run(chain, compute, (dtype,), tensors, scalars)[0]
-    return run(chain, compute, (out.dtype,), tensors, scalars, (out,))[0]
+        compute, dtype = _without_fp64(queue, compute, dtype)
+    number = _as_float if is_float(compute) else _as_int
+    scalars = [number(x) for x in operands if not isinstance(x, Tensor)] + [number(attrs[a]) for a in TABLE[name].attrs]
+    if out is not None:
+        return run(chain, compute, (out.dtype,), tensors, scalars, (out,))[0], None
+    result = run(chain, compute, (dtype,), tensors, scalars)[0]
+    return result, None if isinstance(queue, CPUQueue) else (plan_of(queue, chain, compute, (dtype,), tensors), number)
 
 
 def _kind(name: str, x: Any) -> type:
@@ -59,8 +87,16 @@ def _kind(name: str, x: Any) -> type:
     )
 
 
+def _as_float(x: Any) -> Any:
+    return x if isinstance(x, Cell) else float(x)
+
+
+def _as_int(x: Any) -> Any:
+    return x if isinstance(x, Cell) else int(x)
+
+
 def _number(x: Any, compute: DType) -> Any:
-    return x if isinstance(x, Cell) else float(x) if is_float(compute) else int(x)
+    return _as_float(x) if is_float(compute) else _as_int(x)
 
 
 def _without_fp64(queue: Any, compute: DType, dtype: DType) -> tuple[DType, DType]:
@@ -196,6 +232,10 @@ def assign(target: Tensor, source: Tensor) -> Tensor:
 
 def _unary(name: str) -> Any:
     def op(a: Tensor) -> Tensor:
+        if type(a) is Tensor:
+            found = a.queue.netcl_state.plans.get((name, a.shape, a.strides, a.dtype, a.offset & 3))
+            if found is not None:
+                return found[0].run(a)[0]  # type: ignore[no-any-return]
         return apply(name, a)
 
     return _document(op, name)
@@ -203,6 +243,13 @@ def _unary(name: str) -> Any:
 
 def _binary(name: str) -> Any:
     def op(a: Operand, b: Operand) -> Tensor:
+        if (
+            type(a) is Tensor and type(b) is Tensor and a.queue is b.queue
+        ):  # `apply` in short, for what is most frequent
+            key = (name, a.shape, a.strides, a.dtype, a.offset & 3, b.shape, b.strides, b.dtype, b.offset & 3)
+            found = a.queue.netcl_state.plans.get(key)
+            if found is not None:
+                return found[0].run(a, b)[0]  # type: ignore[no-any-return]
         return apply(name, a, b)
 
     return _document(op, name)

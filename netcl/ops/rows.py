@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from netcl.core import layout
 from netcl.core.backend import cpu
+from netcl.core.backend.prepared import prepare
 from netcl.core.dtypes import DType
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
@@ -23,7 +24,7 @@ from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.broadcast import broadcast_index_lines, collapse
-from netcl.ops.chain import CHUNK, OPTIONS, PLANS, Plan, access_of, argument_types, enqueue, is_aligned, reach, title
+from netcl.ops.chain import CHUNK, OPTIONS, PLANS, Plan, access_of, argument_types, is_aligned, reach, title
 from netcl.ops.render import (
     COUNT,
     REDUCTIONS,
@@ -75,7 +76,7 @@ def run_rows(
         tensors = [
             t if shape is None else t.expand(shape).contiguous() for t, shape in zip(tensors, copies, strict=True)
         ]
-    return enqueue(plan, queue, dtypes, tensors, scalars)
+    return plan.run(*tensors, *scalars)
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -134,7 +135,8 @@ def _plan(
     constants += [*lengths[1:], rows, cols, *([step] if form.plain else [])]
     grid, local = ((-(-rows // step),), (1,)) if form.plain else ((rows * form.group,), (form.group,))
     shapes = tuple(_output_shape(kind, shape, chain.axes) for kind in chain.kinds)
-    return Plan(get_kernel(queue, source, chain.name, types, OPTIONS), grid, local, tuple(constants), shapes), copies
+    kernel = get_kernel(queue, source, chain.name, types, OPTIONS)
+    return Plan(kernel, prepare(kernel, queue, grid, local, constants, len(tensors), shapes, dtypes)), copies
 
 
 def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:

@@ -3,7 +3,7 @@
 Ways ("tiers"), each tried once per device on a tiny recording, checked and timed; the fastest is then used:
 
     command buffer   runs of kernels as one cl_khr_command_buffer; what changes in between goes one of the ways below
-    c                a loop in C (`_replay.c`, built at installation where a compiler exists)
+    c                a loop in C (`core/backend/_send.c`, built at installation where a compiler exists)
     ctypes           the driver's functions called through ctypes
     python           pyopencl's enqueue functions, arguments kept
 
@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from netcl.core.backend import native
+from netcl.core.backend.native import NAMES, SIZE, P, library
 from netcl.core.errors import DeviceError, NetclError
 from netcl.runtime.cache import cacher
 from netcl.runtime.command_buffer import CommandBuffer
@@ -32,11 +32,10 @@ with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and 
 
 KERNEL, COPY, FILL, WRITE = range(4)
 TIERS = ("command buffer", "c", "ctypes", "python")
-P, SIZE = ctypes.c_void_p, ctypes.c_size_t
 
 
 class Record(ctypes.Structure):
-    """One command as `_replay.c` reads it."""
+    """One command as `_send.c` reads it."""
 
     _fields_ = (
         ("kind", ctypes.c_int), ("dims", ctypes.c_uint), ("object", P), ("other", P),
@@ -79,44 +78,13 @@ class Command:
         return cl.enqueue_copy(queue, self.object, self.host, dst_offset=offset, is_blocking=False)
 
     def record(self) -> Record:
-        """The command for `_replay.c`."""
+        """The command for `_send.c`."""
         other = self.other.int_ptr if self.other is not None else None
         if self.host is not None:
             other = self.host.ctypes.data
         dims = len(self.global_size) if self.kind == KERNEL else 0 if self.host is None else self.host.nbytes
         sizes = [(SIZE * 3)(*t) for t in (self.start, self.global_size, self.local_size or ())]
         return Record(self.kind, min(dims, 1 << 31), self.object.int_ptr, other, *sizes)
-
-
-class Driver(ctypes.Structure):
-    """The driver's functions as `_replay.c` reads them."""
-
-    _fields_ = (("kernel", P), ("copy", P), ("fill", P), ("write", P))
-
-
-NAMES = ("clEnqueueNDRangeKernel", "clEnqueueCopyBuffer", "clEnqueueFillBuffer", "clEnqueueWriteBuffer")
-_LIST = (ctypes.c_uint, P, P)  # the wait list and the event, always empty
-SIGNATURES = (
-    (P, P, ctypes.c_uint, P, P, P, *_LIST),
-    (P, P, P, SIZE, SIZE, SIZE, *_LIST),
-    (P, P, P, SIZE, SIZE, SIZE, *_LIST),
-    (P, P, ctypes.c_uint, SIZE, SIZE, P, *_LIST),
-)
-
-
-@cache
-def library() -> Any:
-    """The OpenCL loader that pyopencl uses, through ctypes; None where it cannot be reached."""
-    try:
-        found = ctypes.CDLL(cl._cl.__file__)  # looks through what the module is linked to
-        if not hasattr(found, NAMES[0]):  # Windows does not
-            found = ctypes.CDLL("OpenCL.dll")
-        for name, signature in zip(NAMES, SIGNATURES, strict=True):
-            getattr(found, name).argtypes = signature
-        found.clSetKernelArg.argtypes = (P, ctypes.c_uint, SIZE, P)
-    except (OSError, AttributeError):
-        return None
-    return found
 
 
 def setter(kernel: Any, index: int, dtype: np.dtype[Any]) -> Callable[[Any], None]:
@@ -161,27 +129,10 @@ class BufferSlot:
                 raise DeviceError(f"replay: expected a buffer of the recording's context, got OpenCL error {status}.")
 
 
-def load(path: str) -> Any:
-    """`netcl_replay` of the shared library at `path`."""
-    replay = ctypes.CDLL(path).netcl_replay
-    replay.argtypes = (P, P, ctypes.c_int, P, P)
-    return replay
-
-
-@cache
-def c_loop() -> Any:
-    """`netcl_replay` when it was built at installation, else None."""
-    try:
-        spec = importlib.util.find_spec("netcl.runtime._replay")
-        return None if spec is None or spec.origin is None else load(spec.origin)
-    except (ImportError, OSError, AttributeError):
-        return None
-
-
 def available(queue: Any) -> tuple[str, ...]:
     """The tiers that this installation and the driver of `queue` offer, from the most to the least wanted."""
     found = {"python": True, "ctypes": library() is not None}
-    found["c"] = found["ctypes"] and c_loop() is not None
+    found["c"] = native.extension() is not None
     found["command buffer"] = found["ctypes"] and CommandBuffer.supported(queue, library())
     return tuple(t for t in TIERS if found[t])
 
@@ -234,8 +185,9 @@ def _ctypes_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
 
 
 def _c_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
-    api, replay = library(), c_loop()
-    driver = Driver(*(ctypes.cast(getattr(api, name), P) for name in NAMES))
+    found, driver = native.extension(), native.driver()
+    assert found is not None
+    replay = found.replay
     records = (Record * len(commands))(*[c.record() for c in commands])
     failed, kept = ctypes.c_int(0), list(commands)
     arguments = (

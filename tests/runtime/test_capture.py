@@ -1,15 +1,13 @@
 """Recording and replaying: right results, memory of its own, and clear refusals."""
 
 import gc
-import shutil
-import subprocess
 import threading
 
 import numpy as np
 import pytest
 
 from netcl.core import memory, rebind
-from netcl.core.backend import cpu, opencl
+from netcl.core.backend import cpu, native, opencl
 from netcl.core.errors import CaptureError, DeviceError
 from netcl.core.memory import pool_of
 from netcl.core.queue import CPUQueue
@@ -39,18 +37,6 @@ def nothing_stays_patched():
     assert before == (cl.Kernel.__call__, cl.Kernel.set_args, cl.Kernel.set_arg, cl.enqueue_nd_range_kernel,
                       cl.enqueue_copy, cl.enqueue_fill_buffer, cl.enqueue_map_buffer)  # fmt: skip
     assert not (opencl.hooks or opencl.copy_hooks or cpu.hooks or rebind.active or memory.substitute)
-
-
-@pytest.fixture(scope="session")
-def c_library(tmp_path_factory):
-    """The optional C loop, built here when there is a compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    source = replay.__file__.replace("replay.py", "_replay.c")
-    path = tmp_path_factory.mktemp("c") / "_replay.so"
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, source], check=True)
-    return replay.load(str(path))
 
 
 # -- the examples of the documentation ---------------------------------------------------------------------------------
@@ -364,7 +350,7 @@ def test_an_empty_recording_replays_to_nothing(queue):
 def test_every_tier_gives_the_same(cl_queue, tier, request, monkeypatch):
     if tier == "c":
         library = request.getfixturevalue("c_library")
-        monkeypatch.setattr(replay, "c_loop", lambda: library)
+        monkeypatch.setattr(native, "extension", lambda: library)
     if tier not in replay.available(cl_queue):
         pytest.skip(f"{tier} is not available here")
     rng, step = np.random.default_rng(0), [1.0]
@@ -401,7 +387,7 @@ def test_the_fastest_right_tier_is_chosen_once(cl_queue):
 
 
 def test_a_failing_command_is_named(cl_queue, c_library, monkeypatch):
-    monkeypatch.setattr(replay, "c_loop", lambda: c_library)
+    monkeypatch.setattr(native, "extension", lambda: c_library)
     x = tensor(cl_queue, *range(8))
     for tier in ("c", "ctypes"):
         cap = KernelCapture(tier=tier)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from netcl.core import process, rebind
+from netcl.core.backend import native
 from netcl.core.dtypes import DType
 from netcl.core.errors import DeviceError, IndexOutOfRange, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
@@ -29,12 +31,13 @@ PENDING_LIMIT = 64  # host copies in flight before the oldest is waited for
 class Kernel:
     """A built kernel. `types` names each argument once: None for memory, a dtype for a scalar."""
 
-    __slots__ = ("handle", "lock", "name", "types")
+    __slots__ = ("handle", "lock", "name", "sender", "types")
 
     def __init__(self, program: cl.Program, name: str, types: Sequence[DType | None]) -> None:
         self.handle = cl.Kernel(program, name)
         self.handle.set_scalar_arg_dtypes(list(types))
         self.name, self.types = name, tuple(types)
+        self.sender = native.sender(self.handle, self.types)
         self.lock = threading.Lock()  # a kernel object holds its arguments, so setting and sending them is one step
 
     def __repr__(self) -> str:
@@ -49,20 +52,47 @@ def launch(
     A `rebind.Cell` may stand for any number: it is read here, and again at each replay of a recording.
     """
     target = queue if process.gate is None else process.gate(queue)
-    try:
-        with kernel.lock:
-            kernel.handle.set_args(*args)
-            event = cl.enqueue_nd_range_kernel(target, kernel.handle, global_size, local_size)
-    except cl.MemoryError as error:
-        raise OutOfMemoryError(f"{kernel.name}: the device ran out of memory at launch ({error}).") from error
-    except cl.Error as error:
-        raise DeviceError(
-            f"{kernel.name}: launch over {global_size} in groups of {local_size} failed on "
-            f"{queue.device.name.strip()}: {error}."
-        ) from error
+    sender, status, event = kernel.sender, 0, None
+    if sender is None:
+        event = _enqueue(kernel, target, global_size, local_size, args)
+    else:
+        n, pointer = sender.memory, target.int_ptr
+        try:
+            values = sender.pack(pointer, *map(native.POINTER, args[:n]), *args[n:])
+        except (OverflowError, struct.error):
+            values = sender.packed(kernel.name, pointer, args)
+        values = native.geometry(global_size, local_size) + values
+        if hooks:
+            status, event = sender.launch_event(values)
+        else:
+            status = sender.launch(values)
+        if status:
+            _refuse(kernel, queue, global_size, local_size, status)
     if hooks:
         for hook in hooks:
             hook(kernel, queue, global_size, local_size, args, event)
+
+
+def _enqueue(kernel: Kernel, queue: Any, global_size: Any, local_size: Any, args: Sequence[Any]) -> Any:
+    """A launch through pyopencl; the event."""
+    try:
+        with kernel.lock:
+            kernel.handle.set_args(*args)
+            return cl.enqueue_nd_range_kernel(queue, kernel.handle, global_size, local_size)
+    except cl.Error as error:
+        return _refuse(kernel, queue, global_size, local_size, error.code)
+
+
+def _refuse(kernel: Kernel, queue: Any, global_size: Any, local_size: Any, status: int) -> NoReturn:
+    """Raise for a launch that the driver refused with `status`."""
+    codes = cl.status_code
+    reason = codes.to_string(status)  # type: ignore[operator]
+    if status in (codes.MEM_OBJECT_ALLOCATION_FAILURE, codes.OUT_OF_RESOURCES, codes.OUT_OF_HOST_MEMORY):
+        raise OutOfMemoryError(f"{kernel.name}: the device ran out of memory at launch ({reason}).")
+    raise DeviceError(
+        f"{kernel.name}: launch over {global_size} in groups of {local_size} failed on "
+        f"{queue.device.name.strip()}: {reason}."
+    )
 
 
 def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:

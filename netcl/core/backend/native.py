@@ -1,0 +1,172 @@
+"""The driver's functions without pyopencl in between: the OpenCL loader through ctypes, and `_send.c` on top of it.
+
+`_send.c` is compiled at installation where a compiler exists. With it a launch is one call that sets the arguments that
+changed and enqueues, at half the cost of pyopencl's two; without it launches go through pyopencl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netcl.core.dtypes import DType
+from netcl.core.errors import DTypeError
+
+with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
+    import pyopencl as cl
+
+P, SIZE, UINT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
+POINTER = attrgetter("int_ptr")  # the driver's handle of a pyopencl object
+_MEMORY = 1 << 31  # marks memory among the sizes of arguments
+_CODES = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i4": "i", "i8": "q", "u1": "B", "u4": "I", "u8": "Q", "b1": "?"}
+
+
+class Driver(ctypes.Structure):
+    """The driver's functions as `_send.c` reads them."""
+
+    _fields_ = (("kernel", P), ("copy", P), ("fill", P), ("write", P), ("argument", P))
+
+
+NAMES = (
+    "clEnqueueNDRangeKernel", "clEnqueueCopyBuffer", "clEnqueueFillBuffer", "clEnqueueWriteBuffer", "clSetKernelArg"
+)  # fmt: skip
+_LIST = (UINT, P, P)  # the wait list and the event, always empty
+SIGNATURES = (
+    (P, P, UINT, P, P, P, *_LIST),
+    (P, P, P, SIZE, SIZE, SIZE, *_LIST),
+    (P, P, P, SIZE, SIZE, SIZE, *_LIST),
+    (P, P, UINT, SIZE, SIZE, P, *_LIST),
+    (P, UINT, SIZE, P),
+)
+
+
+@cache
+def library() -> Any:
+    """The OpenCL loader that pyopencl uses, through ctypes; None where it cannot be reached."""
+    try:
+        found = ctypes.CDLL(cl._cl.__file__)  # looks through what the module is linked to
+        if not hasattr(found, NAMES[0]):  # Windows does not
+            found = ctypes.CDLL("OpenCL.dll")
+        for name, signature in zip(NAMES, SIGNATURES, strict=True):
+            getattr(found, name).argtypes = signature
+    except (OSError, AttributeError):
+        return None
+    return found
+
+
+@cache
+def driver() -> Driver:
+    """The addresses of the driver's functions."""
+    return Driver(*(ctypes.cast(getattr(library(), name), P) for name in NAMES))
+
+
+class Extension(NamedTuple):
+    """The functions of `_send.c`. Launches hold the interpreter's lock: setting arguments and sending is one step."""
+
+    replay: Any
+    launch: Any
+    launch_event: Any
+
+
+def load(path: str) -> Extension:
+    """The compiled `_send.c` at `path`."""
+    locked, found = ctypes.PyDLL(path), Extension(ctypes.CDLL(path).netcl_replay, None, None)
+    found = found._replace(launch=locked.netcl_launch, launch_event=locked.netcl_launch_event)
+    found.replay.argtypes = (P, P, ctypes.c_int, P, P)
+    found.launch.argtypes, found.launch_event.argtypes = (ctypes.c_char_p,), (ctypes.c_char_p, P)
+    return found
+
+
+@cache
+def extension() -> Extension | None:
+    """`_send.c` when it was built at installation and can be used, else None."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return None  # nothing would keep the arguments of two threads apart
+    try:
+        spec = importlib.util.find_spec("netcl.core.backend._send")
+        return None if spec is None or spec.origin is None or library() is None else load(spec.origin)
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
+class _Call(ctypes.Structure):
+    """A kernel as `netcl_launch` reads it."""
+
+    _fields_ = (("kernel", P), ("driver", P), ("count", UINT), ("known", UINT), ("sizes", P), ("sent", P))
+
+
+class Sender:
+    """A kernel's launches through `_send.c`. `pack(queue address, *arguments)` gives what follows the geometry."""
+
+    __slots__ = ("_event", "_kept", "_layout", "_types", "address", "launch", "memory", "pack")
+
+    def __init__(self, handle: Any, types: Sequence[DType | None], functions: Extension) -> None:
+        """Args: types: as in `opencl.Kernel`, memory first."""
+        self.launch, self._event = functions.launch, functions.launch_event
+        self._types, self.memory = tuple(types), sum(t is None for t in types)
+        slots = [(ctypes.sizeof(P), "Q") if t is None else (t.itemsize, _code(t)) for t in types]
+        marks = [n | (0 if t is not None else _MEMORY) for (n, _), t in zip(slots, types, strict=True)]
+        sizes = (ctypes.c_uint32 * max(len(marks), 1))(*marks)
+        sent = ctypes.create_string_buffer(8 + sum(-(-n // 8) * 8 for n, _ in slots))
+        addresses = [ctypes.addressof(x) for x in (sizes, sent)]
+        call = _Call(handle.int_ptr, ctypes.addressof(driver()), len(slots), 0, *addresses)
+        self._kept = (handle, sizes, sent, call)
+        self.address = ctypes.addressof(call)
+        self._layout = [c if c in "qQd" else f"{c}{-n % 8}x" for n, c in slots]
+        self.pack = partial(struct.Struct(f"=QQ{''.join(self._layout)}").pack, self.address)
+
+    def packer(self, first: int, last: int | None) -> Callable[..., bytes]:
+        """A function that packs the arguments `first` to `last`, memory as addresses."""
+        return struct.Struct("=" + "".join(self._layout[first:last])).pack
+
+    def launch_event(self, packed: bytes) -> tuple[int, Any]:
+        """As `launch`, with the event."""
+        place = P()
+        status = self._event(packed, ctypes.byref(place))
+        return status, None if place.value is None else cl.Event.from_int_ptr(place.value, False)
+
+    def packed(self, name: str, queue: int, args: Sequence[Any]) -> bytes:
+        """`pack` for numbers it refuses: floats too large for their type become infinite. Raises DTypeError."""
+        n = self.memory
+        numbers = [_saturated(a, t) for a, t in zip(args[n:], self._types[n:], strict=True)]
+        try:
+            return self.pack(queue, *map(POINTER, args[:n]), *numbers)
+        except struct.error as error:
+            raise DTypeError(
+                f"{name}: expected numbers that fit {[str(t) for t in self._types[n:]]}, got {numbers} ({error})."
+            ) from None
+
+
+def sender(handle: Any, types: Sequence[DType | None]) -> Sender | None:
+    """How to launch a kernel natively, or None where pyopencl has to."""
+    found = extension()
+    first = sum(t is None for t in types)
+    return None if found is None or any(t is None for t in types[first:]) else Sender(handle, types, found)
+
+
+@lru_cache(maxsize=4096)
+def geometry(global_size: Sequence[int], local_size: Sequence[int] | None) -> bytes:
+    """The first part of what `netcl_launch` reads."""
+    sizes = [(*t, 0, 0, 0)[:3] for t in (global_size, local_size or ())]
+    return struct.pack("=7Q", len(global_size), *sizes[0], *sizes[1])
+
+
+def _code(dtype: DType) -> str:
+    """The letter by which `struct` knows a dtype; records are bytes."""
+    return f"{dtype.itemsize}s" if dtype.kind == "V" else _CODES[f"{dtype.kind}{dtype.itemsize}"]
+
+
+def _saturated(value: Any, dtype: DType | None) -> Any:
+    if dtype is None or dtype.kind != "f":
+        return value
+    with np.errstate(over="ignore"):
+        return float(np.array(float(value)).astype(dtype))
