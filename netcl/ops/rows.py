@@ -180,6 +180,15 @@ _TREE = """#define TREE(F, v) { v = F(v, v.s2301); v = F(v, v.s1032); tree[lid] 
         if (lid < w) { T o = F((T)(tree[lid]), (T)(tree[lid + w])); tree[lid] = o.s0; } } \\
     barrier(CLK_LOCAL_MEM_FENCE); v = (T)(tree[0]); barrier(CLK_LOCAL_MEM_FENCE); }
 """
+_AHEAD = """#if defined(__has_builtin)
+#if __has_builtin(__builtin_prefetch)
+#define AHEAD(p, write) __builtin_prefetch(p, write);
+#endif
+#endif
+#ifndef AHEAD
+#define AHEAD(p, write)
+#endif
+"""
 
 
 def render_rows(chain: Chain, form: Form) -> str:
@@ -194,7 +203,8 @@ def render_rows(chain: Chain, form: Form) -> str:
     body = [*index, *passes.lines()]
     if form.plain:
         rows = ["I r = (I)get_global_id(0) * step;", "const I end = r + step < rows ? r + step : rows;"]
-        return kernel(chain, form, _GEOMETRY[True], [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
+        text = kernel(chain, form, _GEOMETRY[True], [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
+        return _AHEAD + text if "AHEAD(" in text else text
     group = [f"__local {form.element} tree[WG];", "const int lid = get_local_id(0);", "const I r = get_group_id(0);"]
     return f"#define WG {form.group}\n" + _TREE + kernel(chain, form, (), [*fixed, *group, *body])
 
@@ -278,7 +288,7 @@ class _Passes:
 
     def _pass(self, p: int, handed: set[str]) -> list[str]:
         reductions, cone = self.reductions(p), self._cone(p, handed)
-        dear = any(v in self.by_name and is_dear(self.by_name[v][1]) for v in cone if v not in handed)
+        dear = self._is_dear(cone, handed)
         uses = bool(set(cone) & set(self.kept))
         several = 4 if self.form.plain and reductions and not dear and not uses else 1
         text = [f"T acc{u}_{out} = {self._start(f)};" for out, f, _ in reductions for u in range(several)]
@@ -290,6 +300,18 @@ class _Passes:
                 total = f"{combine}({total}, acc{u}_{out})"
             text += [f"T {out} = {total};", *self._across(out, combine)]
         return text
+
+    def _is_dear(self, cone: list[str], handed: set[str]) -> bool:
+        return any(v in self.by_name and is_dear(self.by_name[v][1]) for v in cone if v not in handed)
+
+    def _ahead(self, p: int) -> list[str]:
+        """Ask for memory while a CPU computes: what the next row reads first, and where later passes of this one write."""
+        operands = zip(self.chain.inputs, self.form.inputs, strict=True)
+        reads = [k for k, (v, x) in enumerate(operands) if x.access == "vector" and any(v in c for c in self.cones[:p])]
+        writes = [k for q in range(p + 1, len(self.cones)) for k in self.stores(q)]
+        return [f"AHEAD(in_{k} + p_{k} + cols + c, 0)" for k in reads] + [
+            f"AHEAD(out_{k} + p_w{k} + c, 1)" for k in writes
+        ]
 
     def _start(self, function: str) -> str:
         return c_argument(REDUCTIONS[function][1], self.form.element)
@@ -323,7 +345,8 @@ class _Passes:
 
     def _vector(self, p: int, cone: list[str], handed: set[str], full: bool, u: int) -> list[str]:
         """Load or take over, compute, combine and store one vector."""
-        form, text = self.form, []
+        form = self.form
+        text = self._ahead(p) if form.plain and full and self._is_dear(cone, handed) else []
         for v in cone:
             if v in handed and v in self.kept:
                 text.append(f"const T {v} = keep_{v}[j];")

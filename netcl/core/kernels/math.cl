@@ -2,24 +2,23 @@
 // Some CPU drivers leave builtins as function calls with every register spilled; these inline. Relative error about
 // 1e-7 (tanh, erf 4e-7); NaN, infinities and zeros follow IEEE. M is the integer vector as wide as T.
 // Polynomials and quotients: own least-squares fits with the relative error evened out. Range reduction in exp adds
-// 12582912.f = 1.5 * 2^23, which rounds to an integer.
+// 1.5 * 2^23 and 126, which rounds to an integer.
 // Each block starts with its name; dialect.py takes the blocks it needs.
 
 // @exp
 static inline T f_exp(T x) {
     T c = x < -87.33f ? (T)(-87.33f) : x;   // below, results are denormal: 0
     c = c > 89.0f ? (T)(89.0f) : c;
-    T t = c * 1.44269504f + 12582912.0f;
-    T k = t - 12582912.0f;
+    T t = c * 1.44269504f + 12583038.0f;    // rounds to k + 126 in the low bits
+    T k = t - 12583038.0f;
     T r = c - k * 0.693359375f;
     r = r + k * 2.12194440e-4f;
-    T p = r * 1.98756915e-4f + 1.39819995e-3f;
-    p = p * r + 8.33345191e-3f;
-    p = p * r + 4.16657959e-2f;
-    p = p * r + 1.66666665e-1f;
-    p = p * r + 5.00000012e-1f;
+    T p = r * 1.38145406e-3f + 8.36874545e-3f;
+    p = p * r + 4.16683890e-2f;
+    p = p * r + 1.66665211e-1f;
+    p = p * r + 4.99999940e-1f;
     p = p * r * r + r + 1.0f;
-    return (p + p) * AS_T((AS_M(t) - (0x4b400000 - 126)) << 23);   // 2 p * 2^(k-1): k = 128 overflows as it should
+    return (p + p) * AS_T(AS_M(t) << 23);   // 2 p * 2^(k-1): k = 128 overflows as it should
 }
 // @log
 static inline T f_log(T x) {
@@ -61,7 +60,8 @@ static inline T f_expm1(T x) {
 }
 // @tanh
 static inline T f_tanh(T x) {
-    T c = x < -9.05f ? (T)(-9.05f) : x > 9.05f ? (T)(9.05f) : x;   // there it is 1 to the last bit
+    T c = x < -9.05f ? (T)(-9.05f) : x;     // there it is 1 to the last bit
+    c = c > 9.05f ? (T)(9.05f) : c;
     T z = c * c;
     T p = z * 1.326581288e-08f + 2.054508027e-05f;
     p = p * z + 3.491701236e-03f;
@@ -72,11 +72,13 @@ static inline T f_tanh(T x) {
     q = q * z + 4.671106780e-01f;
     q = q * z + 1.0f;
     T y = c * p / q;
-    return y > 1.0f ? (T)(1.0f) : y < -1.0f ? (T)(-1.0f) : y;
+    y = y > 1.0f ? (T)(1.0f) : y;
+    return y < -1.0f ? (T)(-1.0f) : y;
 }
 // @erf
 static inline T f_erf(T x) {
-    T c = x < -3.95f ? (T)(-3.95f) : x > 3.95f ? (T)(3.95f) : x;   // there it is 1 to the last bit
+    T c = x < -3.95f ? (T)(-3.95f) : x;     // there it is 1 to the last bit
+    c = c > 3.95f ? (T)(3.95f) : c;
     T z = c * c;
     T p = z * 2.025911594e-06f + 2.846878809e-04f;
     p = p * z + 3.808158585e-03f;
@@ -89,7 +91,8 @@ static inline T f_erf(T x) {
     q = q * z + 5.030896321e-01f;
     q = q * z + 1.0f;
     T y = c * p / q;
-    return y > 1.0f ? (T)(1.0f) : y < -1.0f ? (T)(-1.0f) : y;
+    y = y > 1.0f ? (T)(1.0f) : y;
+    return y < -1.0f ? (T)(-1.0f) : y;
 }
 // @abs
 #define f_abs(a) AS_T(AS_M(a) & 0x7fffffff)

@@ -51,7 +51,7 @@ class Primitive:
 P = Primitive
 _SIGMOID = "1 / (1 + exp(-a))"
 _CDF = "0.5 * (1 + erf(a * 0.7071067811865476))"  # of the standard normal distribution
-_TANH_GELU = "tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))"
+_TANH_GELU = "tanh(a * (0.7978845608028654 + 0.035677408136300125 * a * a))"
 _SOFTPLUS = "where(a > 0, a, 0) + log1p(exp(-abs(a)))"
 
 ROWS = (
@@ -119,8 +119,9 @@ ROWS = (
     P("sigmoid", _SIGMOID, ("g * y * (1 - y)",), result=FLOAT),
     P("log_sigmoid", "-(where(a < 0, -a, 0) + log1p(exp(-abs(a))))", ("g / (1 + exp(a))",), result=FLOAT),
     P("silu", "a / (1 + exp(-a))", (f"g * (1 + a * (1 - {_SIGMOID})) * ({_SIGMOID})",), result=FLOAT),
-    P("gelu", f"a * {_CDF}", (f"g * ({_CDF} + a * 0.3989422804014327 * exp(-0.5 * a * a))",), result=FLOAT),
-    P("gelu_tanh", f"0.5 * a * (1 + {_TANH_GELU})",
+    P("gelu", "0.5 * a + 0.5 * a * erf(a * 0.7071067811865476)",
+      (f"g * ({_CDF} + a * 0.3989422804014327 * exp(-0.5 * a * a))",), result=FLOAT),
+    P("gelu_tanh", f"0.5 * a + 0.5 * a * {_TANH_GELU}",
       (f"g * (0.5 * (1 + {_TANH_GELU}) + 0.5 * a * (1 - {_TANH_GELU} * {_TANH_GELU})"
        " * (0.7978845608028654 + 0.1070322243 * a * a))",), result=FLOAT),
     P("softplus", _SOFTPLUS, (f"g * ({_SIGMOID})",), result=FLOAT),
