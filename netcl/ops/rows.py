@@ -305,7 +305,7 @@ class _Passes:
         return any(v in self.by_name and is_dear(self.by_name[v][1]) for v in cone if v not in handed)
 
     def _ahead(self, p: int) -> list[str]:
-        """Ask for memory while a CPU computes: what the next row reads first, and where later passes of this one write."""
+        """Ask for memory while a CPU computes: what the next row reads first, where later passes of this one write."""
         operands = zip(self.chain.inputs, self.form.inputs, strict=True)
         reads = [k for k, (v, x) in enumerate(operands) if x.access == "vector" and any(v in c for c in self.cones[:p])]
         writes = [k for q in range(p + 1, len(self.cones)) for k in self.stores(q)]

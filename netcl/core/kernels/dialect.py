@@ -4,8 +4,8 @@ Legal are `+ - * /`, one comparison at a time, calls of the functions below, and
 `check` refuses everything whose meaning differs (`1/2`, chained comparison, `**`). From a formula come
 
 - a Python function over NumPy arrays (`NUMPY[NAME]`), and
-- an OpenCL C function over the compute type `T` (`preamble`), where T is a vector: `float8` or `float16` on CPU devices,
-  `float4` on GPUs. Vector code needs no help from an auto-vectoriser, and a partial vector at the end of a range is padded.
+- an OpenCL C function over the compute type `T` (`preamble`), where T is a vector: `float8` or `float16` on CPU
+  devices, `float4` on GPUs. Vector code needs no help from an auto-vectoriser; a partial vector at the end is padded.
 """
 
 from __future__ import annotations
