@@ -82,7 +82,7 @@ class Tape:
                 "backward: expected a node that depends on something requiring a gradient, got one that does not; "
                 "compute it inside `with Tape():` from Parameters or tensor(x, requires_grad=True)."
             )
-        seed = Tensor.ones(loss.queue, loss.shape, loss.dtype) if grad is None else grad
+        seed = _ones(loss) if grad is None else grad
         if seed.shape != loss.shape:
             raise GradientError(f"backward: expected an upstream gradient of shape {loss.shape}, got {seed.shape}.")
         outer, state.tape = state.tape, None
@@ -93,7 +93,7 @@ class Tape:
         self._spent = not retain_graph
         if self._spent:
             self.retained.clear()
-        _store(leaves)
+        _store(leaves, seed)
 
     def _walk(self, grads: dict[int, Tensor], loss: Node, retain: bool) -> dict[int, tuple[Node, Tensor]]:
         """Pop each gradient where it is consumed; return those of leaves and retained nodes."""
@@ -124,9 +124,15 @@ class Tape:
         return found
 
 
-def _store(leaves: dict[int, tuple[Node, Tensor]]) -> None:
+def _ones(loss: Node) -> Tensor:
+    if loss.shape == (1,):
+        return reduction.one(loss.queue, loss.dtype)
+    return Tensor.ones(loss.queue, loss.shape, loss.dtype)
+
+
+def _store(leaves: dict[int, tuple[Node, Tensor]], seed: Tensor) -> None:
     """Write or add the gradients; each leaf gets memory of its own, since optimizers and clipping work in place."""
-    taken: set[int] = set()
+    taken = {id(seed.buffer)}
     for node, grad in leaves.values():
         if node.grad is not None:
             node.grad = elementwise.add(node.grad, grad)

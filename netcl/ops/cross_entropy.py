@@ -29,7 +29,8 @@ from netcl.ops.rows import run_rows
 from netcl.runtime.cache import get_kernel
 
 REDUCTIONS = ("mean", "sum", "none")
-_TYPES = (None, None, None, None, None, INT64, INT64, INT64, INT64, INT32)
+FEW_ON_CPU, FEW_ON_GPU, FEW_CLASSES = 1 << 10, 1 << 15, 64  # logits up to which one group computes a whole loss
+_TYPES = (None, None, None, INT64, INT64, INT64, INT64, INT32)  # of labels, out, flag and the numbers after them
 
 
 class Kept(NamedTuple):
@@ -98,18 +99,21 @@ def cross_entropy(
     at the next synchronisation; no memory is read at that index).
     """
     z, t, labels = arranged(logits, target, weight, label_smoothing, reduction)
-    compute = compute_dtype(z.dtype)
+    compute, mean = compute_dtype(z.dtype), reduction == "mean"
+    if labels and reduction != "none" and _few(z, weight):
+        total, scale, lse = _at_once(z, t, weight, ignore_index, label_smoothing, mean)
+        return total, Kept(lse, scale)
     tensors = operands(z, t, weight, labels, compute)
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
     chain = _forward(labels, weight is not None, label_smoothing > 0)
     outputs = (compute,) * (3 if labels else 2)
     loss, lse, *weights = run_rows(chain, compute, outputs, tensors, scalars)
-    one = Tensor.ones(z.queue, (1,), compute)
+    one = reduction_ops.one(z.queue, compute)
     if labels:
-        total, scale = finish(loss, weights[0], t, z.shape[-1], ignore_index, mean=reduction == "mean")
+        total, scale = finish(loss, weights[0], t, z.shape[-1], ignore_index, mean=mean)
     else:
-        total = reduction_ops.mean(loss) if reduction == "mean" else reduction_ops.sum(loss)
-        scale = Tensor.full(z.queue, (1,), 1 / loss.size, compute) if reduction == "mean" else one
+        total = reduction_ops.mean(loss) if mean else reduction_ops.sum(loss)
+        scale = Tensor.full(z.queue, (1,), 1 / loss.size, compute) if mean else one
     if reduction == "none":
         shape = target.shape if labels else logits.shape[:1] + logits.shape[2:]
         return loss.reshape(shape), Kept(lse, one)
@@ -190,20 +194,53 @@ def finish(
     if loss.backend == "cpu":
         _check_on_host(where, labels, classes, ignore)
         return cpu.compute(_numpy_finish, loss, weights, mean=mean)  # type: ignore[no-any-return]
-    queue, element = loss.queue, C_NAME[loss.dtype]
-    profile = profile_of(queue)
-    group = 1 if profile.kind == "cpu" else 1 << min(256, profile.max_work_group).bit_length() - 1
-    source = sources.load(
-        "loss.cl", WG=group, LABEL=C_NAME[labels.dtype], S=element, MEAN=int(mean),
-        ACC="double" if group == 1 and profile.has_fp64 else element,
-    )  # fmt: skip
-    out, labels = allocate(queue, (2,), loss.dtype), labels.contiguous()
-    kernel = get_kernel(queue, source, "reduce_loss", _TYPES, ("-w",))
+    queue, labels = loss.queue, labels.contiguous()
+    source, group = _program(queue, loss.dtype, loss.dtype, labels.dtype, mean)
+    out = allocate(queue, (2,), loss.dtype)
+    kernel = get_kernel(queue, source, "reduce_loss", (None, None, *_TYPES), ("-w",))
     launch(
         kernel, queue, (group,), (group,), loss.buffer, weights.buffer, labels.buffer, out.buffer, flag_buffer(queue),
         labels.offset, loss.size, classes, ignore, arm_flag(queue, where),
     )  # fmt: skip
     return out[:1], out[1:]
+
+
+def _program(
+    queue: Any, storage: DType, compute: DType, label: DType, mean: bool, **flags: int
+) -> tuple[str, int]:  # fmt: skip
+    """The text of loss.cl and the size of its group."""
+    profile, element = profile_of(queue), C_NAME[compute]
+    group = 1 if profile.kind == "cpu" else 1 << min(256, profile.max_work_group).bit_length() - 1
+    source = sources.load(
+        "loss.cl", WG=group, LABEL=C_NAME[label], S=C_NAME[storage], E=element, MEAN=int(mean),
+        ACC="double" if group == 1 and profile.has_fp64 else element, **flags,
+    )  # fmt: skip
+    return source, group
+
+
+def _few(z: Tensor, weight: Tensor | None) -> bool:
+    """Whether one group takes less time for all rows than another launch does."""
+    if z.backend == "cpu" or (weight is not None and (weight.dtype != z.dtype or not weight.is_contiguous)):
+        return False
+    most = FEW_ON_CPU if profile_of(z.queue).kind == "cpu" else FEW_ON_GPU
+    return z.size <= most and z.shape[1] <= FEW_CLASSES
+
+
+def _at_once(
+    z: Tensor, t: Tensor, weight: Tensor | None, ignore: int, smoothing: float, mean: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As the rows' kernel and `finish`, in one launch: (loss, 1 / sum of weights or 1, logsumexp of the rows)."""
+    queue, compute, t = z.queue, compute_dtype(z.dtype), t.contiguous()
+    flags = {"LOGITS": 1, "CLASS_WEIGHTS": weight is not None, "SMOOTH": smoothing > 0}
+    source, group = _program(queue, z.dtype, compute, t.dtype, mean, **{name: 1 for name, on in flags.items() if on})
+    out, lse = allocate(queue, (2,), compute), allocate(queue, z.shape[:1], compute)
+    w = z if weight is None else weight
+    kernel = get_kernel(queue, source, "reduce_loss", (*(None,) * 3, *(INT64,) * 4, compute, *_TYPES), ("-w",))
+    launch(
+        kernel, queue, (group,), (group,), z.buffer, w.buffer, lse.buffer, z.offset, *z.strides, w.offset, smoothing,
+        t.buffer, out.buffer, flag_buffer(queue), t.offset, *z.shape, ignore, arm_flag(queue, "cross_entropy"),
+    )  # fmt: skip
+    return out[:1], out[1:], lse
 
 
 def _check_on_host(where: str, labels: Tensor, classes: int, ignore: int) -> None:

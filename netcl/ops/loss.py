@@ -22,7 +22,7 @@ from netcl.core.tensor import Tensor
 from netcl.ops.chain import run
 from netcl.ops.cross_entropy import Kept, arranged, finish, operands
 from netcl.ops.formula import formula
-from netcl.ops.reduction import fold_chain
+from netcl.ops.reduction import fold_chain, one
 from netcl.ops.render import Chain, Line
 from netcl.ops.rows import run_rows
 
@@ -232,7 +232,7 @@ def nll_loss(
     loss, weights = run_rows(chain, compute, (compute, compute), tensors, [float(ignore_index)])
     total, scale = finish(loss, weights, t, z.shape[-1], ignore_index, mean=reduction == "mean", where="nll_loss")
     if reduction == "none":
-        return loss.reshape(target.shape), Kept(loss, Tensor.ones(z.queue, (1,), compute))
+        return loss.reshape(target.shape), Kept(loss, one(z.queue, compute))
     return total, Kept(loss, scale)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import layout
+from netcl.core import layout, rebind
 from netcl.core.backend import cpu
 from netcl.core.dtypes import BOOL, FLOAT32, FLOAT64, INT64, DType, compute_dtype, is_float, on_device
 from netcl.core.errors import DTypeError, ShapeError
@@ -171,6 +171,17 @@ def positions(queue: Any, n: int, dtype: DType) -> Tensor:
     key = ("positions", n, dtype)
     if key not in plans:
         plans[key] = Tensor.from_host(queue, np.arange(n, dtype=dtype))
+    found: Tensor = plans[key]
+    return found
+
+
+def one(queue: Any, dtype: DType) -> Tensor:
+    """The number one in shape (1,), made once per queue: to be read, never written."""
+    plans = state_of(queue).plans
+    key = ("one", dtype)
+    if key not in plans:
+        with rebind.unrecorded():
+            plans[key] = Tensor.ones(queue, (1,), dtype)
     found: Tensor = plans[key]
     return found
 

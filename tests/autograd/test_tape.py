@@ -95,6 +95,20 @@ def test_what_does_not_depend_on_a_leaf_is_refused(queue):
         leaf(queue, [1.0]).backward()
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_a_leaf_does_not_share_the_memory_of_the_upstream_gradient(queue, given):
+    """Optimizers and clipping write into gradients."""
+    upstream = Tensor.ones(queue, (1,)) if given else None
+    for _ in range(2):
+        x = leaf(queue, [3.0])
+        with ag.Tape() as tape:
+            y = x.reshape(1, 1).reshape(1)
+        tape.backward(y, upstream)
+        assert grad(x) == [1]
+        x.grad.fill_(7)
+    assert upstream is None or upstream.item() == 1
+
+
 def test_nothing_is_recorded_outside_a_tape_or_without_grad(queue):
     x = leaf(queue, [1.0])
     assert not (x * 2.0).requires_grad

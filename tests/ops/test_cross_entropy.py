@@ -4,11 +4,17 @@ import itertools
 
 import numpy as np
 import pytest
+from families import FAMILIES, queue_of
 from scipy import special
 
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.ops import cross_entropy as ce
+
+
+@pytest.fixture(params=FAMILIES)
+def queue(request):
+    return queue_of(request.param)
 
 
 def reference(z, t, w=None, ignore=-100, e=0.0, reduction="mean"):
@@ -39,6 +45,17 @@ CASES = list(itertools.product([False, True], [False, True], [0.0, 0.1], ["mean"
 @pytest.mark.parametrize(("labels", "weighted", "smoothing", "reduction"), CASES)
 @pytest.mark.parametrize("shape", [(9, 10), (3, 5, 4, 2)])
 def test_value_and_gradient(queue, labels, weighted, smoothing, reduction, shape):
+    check(queue, labels, weighted, smoothing, reduction, shape)
+
+
+@pytest.mark.parametrize(("weighted", "smoothing", "reduction"), [c[1:] for c in CASES if c[0] and c[3] != "none"])
+def test_labels_of_many_rows(queue, monkeypatch, weighted, smoothing, reduction):
+    """As where one group would take too long for all rows."""
+    monkeypatch.setattr(ce, "FEW_CLASSES", 0)
+    check(queue, True, weighted, smoothing, reduction, (300, 7))
+
+
+def check(queue, labels, weighted, smoothing, reduction, shape):
     rng = np.random.default_rng(4)
     z = rng.standard_normal(shape)
     rest = shape[:1] + shape[2:]

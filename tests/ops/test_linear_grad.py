@@ -140,20 +140,19 @@ def mlp_step(queue, batch):
     return step
 
 
-def test_an_mlp_step_takes_twelve_launches(cl_queue):
-    """Three products forward, three launches for the loss and its gradient, five products backward, one update."""
-    step = mlp_step(cl_queue, 32)
+def test_a_recorded_mlp_step_takes_eleven_launches(cl_queue):
+    """Three products forward, the loss, its gradient, five products backward, one update."""
+    step = ag.CompiledStep(mlp_step(cl_queue, 32))
     step()
-    names = launches(step)
-    assert len(names) <= 12, names
+    step()
+    assert step.num_launches == 11, [launch.name for launch in step.captures[0].launches]
 
 
 @pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")
-@pytest.mark.parametrize(("units", "batch"), [(2, 32), (132, 512)])
-def test_a_recorded_mlp_step_takes_twelve_launches_on_gpus(units, batch):
+@pytest.mark.parametrize(("units", "batch"), [(2, 32), (132, 32), (132, 512)])
+def test_a_recorded_mlp_step_takes_at_most_twelve_launches_on_gpus(units, batch):
     gpu = queue_of(POSED[0])
     with override_profile(gpu, dataclasses.replace(profile_of(gpu), compute_units=units)):
         step = ag.CompiledStep(mlp_step(gpu, batch), warmup=0)
         step()
-    names = [launch.name for launch in step.captures[0].launches]
-    assert len(names) <= 12, names
+    assert step.num_launches <= 12, [launch.name for launch in step.captures[0].launches]

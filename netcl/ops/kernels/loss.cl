@@ -1,40 +1,82 @@
 // loss.cl: the end of cross-entropy: every label checked, the rows' losses and weights added up.
 // out[0] = sum(loss) / sum(weight) (MEAN) or sum(loss); out[1] = 1 / sum(weight), or 1, for backward.
 // A label outside [0, classes) that is not `ignore` sets the error flag (see core/backend/opencl.py); nothing is indexed
-// by it. Launch: one group of WG items (1 on CPU devices). Sums in ACC, strided over items, then a tree.
+// by it. Launch: one group of WG items (1 on CPU devices). Sums in ACC, strided over items, then a tree. E is the compute
+// type. With LOGITS the rows' losses come from logits (n, classes) of type S, a row per item, so that few rows take one
+// launch; their logsumexp goes to `lse`. CLASS_WEIGHTS: `w` holds a weight for each class. SMOOTH: labels are smoothed.
 #ifndef WG
 #define WG 1
 #endif
-__kernel void reduce_loss(__global const S* loss, __global const S* weight, __global const LABEL* labels,
-                          __global S* out, __global int* flag, long label_offset, long n, long classes, long ignore,
-                          int code) {
+#ifdef CLASS_WEIGHTS
+#define WEIGHT(c) LOAD(w, c)
+#else
+#define WEIGHT(c) 1
+#endif
+
+#ifdef LOGITS
+// logsumexp of a row
+static inline E row_lse(__global const S* z, long step, int classes) {
+    E top = LOAD(z, 0), sum = 0;
+    for (int c = 1; c < classes; c++) top = fmax(top, (E)LOAD(z, c * step));
+    for (int c = 0; c < classes; c++) sum += exp(LOAD(z, c * step) - top);
+    return top + log(sum);
+}
+
+static inline E row_loss(__global const S* z, __global const S* w, long step, int classes, int label, E lse, E smooth) {
+    const E loss = WEIGHT(label) * (lse - LOAD(z, label * step));
+#ifdef SMOOTH
+    E all = 0;
+    for (int c = 0; c < classes; c++) all += WEIGHT(c) * (lse - LOAD(z, c * step));
+    return (1 - smooth) * loss + smooth / classes * all;
+#else
+    return loss;
+#endif
+}
+#endif
+
+__kernel void reduce_loss(
+#ifdef LOGITS
+    __global const S* z, __global const S* w, __global E* lse, long oz, long row, long step, long ow, E smooth,
+#else
+    __global const E* loss, __global const E* weight,
+#endif
+    __global const LABEL* labels, __global E* out, __global int* flag, long label_offset, long n, long classes,
+    long ignore, int code) {
     const int lid = get_local_id(0);
     ACC total = 0, weights = 0;
     for (long i = lid; i < n; i += WG) {
         const long label = (long)labels[label_offset + i];
-        if (label != ignore && (label < 0 || label >= classes)) {
+        const int inside = label >= 0 && label < classes;
+        if (label != ignore && !inside) {
             if (atomic_cmpxchg(flag, 0, 1) == 0) { flag[1] = code; flag[2] = (int)label; flag[3] = (int)classes; }
         }
+#ifdef LOGITS
+        const E sum = lse[i] = row_lse(z + oz + i * row, step, classes);
+        if (label == ignore || !inside) continue;
+        total += row_loss(z + oz + i * row, w + ow, step, classes, label, sum, smooth);
+        weights += WEIGHT(ow + label);
+#else
         total += loss[i];
         weights += weight[i];
+#endif
     }
 #if WG > 1
     __local ACC a[WG], b[WG];
     a[lid] = total;
     b[lid] = weights;
-    for (int w = WG / 2; w > 0; w /= 2) {
+    for (int width = WG / 2; width > 0; width /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (lid < w) { a[lid] += a[lid + w]; b[lid] += b[lid + w]; }
+        if (lid < width) { a[lid] += a[lid + width]; b[lid] += b[lid + width]; }
     }
     if (lid > 0) return;
     total = a[0];
     weights = b[0];
 #endif
 #if MEAN
-    out[0] = (S)(total / weights);
-    out[1] = (S)(1 / weights);
+    out[0] = (E)(total / weights);
+    out[1] = (E)(1 / weights);
 #else
-    out[0] = (S)total;
+    out[0] = (E)total;
     out[1] = 1;
 #endif
 }
