@@ -34,7 +34,7 @@ def calls_for(seconds: float) -> int:
     return max(1, min(MOST_CALLS, math.ceil(SHORTEST / max(seconds, 1e-7))))
 
 
-def settle(limit: float = 0.06, pause: float = 2e-3) -> None:
+def settle(limit: float = 0.4, pause: float = 2e-3) -> None:
     """Wait until no thread of this process runs: OpenMP pools spin on for a while, and would beside the other side."""
     end = time.perf_counter() + limit
     while time.perf_counter() < end:

@@ -9,10 +9,10 @@ from netcl.core.dtypes import FLOAT16, INT64, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_residue, depthwise_cpu, tuning, winograd_cpu
+from netcl.ops import conv_residue, depthwise_cpu, winograd_cpu
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.lanes_cpu import RECORD, pack_dims, unit_rows
-from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, MR, OPTIONS, program
+from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program, sizes
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
@@ -50,9 +50,9 @@ def _forward(
 
 def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Any:
     """Kernel, global size, shape of the partial sums (None without) and Dims of a forward convolution."""
-    row, m, q = _row(queue, dtype), g.o // g.groups, g.n * g.out[0] * g.out[1]
+    row, m, q = sizes(profile_of(queue), dtype), g.o // g.groups, g.n * g.out[0] * g.out[1]
     rows = -(-m // row["MC"])
-    mc = -(-m // (rows * MR)) * MR
+    mc = -(-m // (rows * row["MR"])) * row["MR"]
     block = 64  # columns copied at once
     wanted = max(1, ITEMS_PER_UNIT * profile_of(queue).compute_units // (rows * g.groups))
     nc = min(max(256, CHUNK // mc // block * block), -(-q // (wanted * block)) * block)
@@ -85,7 +85,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
 
 def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> Any:
     """Kernel and global size of the products, kernel of the sums, number of splits and Dims of a weight gradient."""
-    row, q = _row(queue, dtype), form.n * form.out[0] * form.out[1]
+    row, q = sizes(profile_of(queue), dtype), form.n * form.out[0] * form.out[1]
     window, per = form.kh * form.kw, form.c // form.groups
     channels = row["MC"] // window  # per block
     mc = -(-per // -(-per // channels)) * window if channels else row["MC"]
@@ -99,16 +99,11 @@ def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType)
     return products, (blocks, splits, form.groups), sums, splits, dims
 
 
-def _row(queue: Any, dtype: DType) -> dict[str, int]:
-    row = tuning.parameters("matmul_cpu", profile_of(queue))
-    return row | {"KC": row["KC"] * 4 // compute_dtype(dtype).itemsize}
-
-
 def _kstep(kc: int, window: int) -> int:
     """Depth of a block: whole filters where they fit."""
     return kc // window * window if window <= kc else kc
 
 
 def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
-    source = program("lanes_cpu.cl", "conv_cpu.cl", dtype=dtype, epilogue=epilogue, **_row(queue, dtype))
+    source = program(profile_of(queue), "lanes_cpu.cl", "conv_cpu.cl", dtype=dtype, epilogue=epilogue)
     return get_kernel(queue, source, name, types, OPTIONS)

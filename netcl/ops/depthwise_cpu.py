@@ -76,7 +76,7 @@ def _wide(g: Geometry) -> int:
 
 
 def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
-    source = program("depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, BAND=BAND, MOST=MOST)
+    source = program(profile_of(queue), "depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, BAND=BAND, MOST=MOST)
     return get_kernel(queue, source, name, types, OPTIONS)
 
 

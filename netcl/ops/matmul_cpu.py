@@ -11,7 +11,7 @@ import numpy as np
 from netcl.core.backend.opencl import launch
 from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, INT64, DType, compute_dtype, is_float
 from netcl.core.kernels import dialect
-from netcl.core.profile import profile_of
+from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import matmul_simple, sources, tuning
 from netcl.runtime.cache import get_kernel
@@ -19,8 +19,6 @@ from netcl.runtime.cache import get_kernel
 if TYPE_CHECKING:
     from netcl.ops.matmul import Product
 
-MR = 6  # rows of the register tile; its width is two vectors
-VECTOR = {"float": 8, "double": 4}  # elements of a 256-bit vector
 MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late leaves little to wait for
@@ -38,13 +36,10 @@ def plan(queue: Any, p: Product) -> Run:
     if not is_float(p.dtype):
         return matmul_simple.plan(queue, p)
     profile = profile_of(queue)
-    element = C_NAME[compute_dtype(p.dtype)]
-    row = tuning.parameters("matmul_cpu", profile)
-    size = compute_dtype(p.dtype).itemsize
-    row["KC"] = row["KC"] * 4 // size
-    source = program("matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **row)
+    row = sizes(profile, p.dtype)
+    source = program(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None)
     kernel = get_kernel(queue, source, "gemm", TYPES, OPTIONS)
-    mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row["MC"], 2 * VECTOR[element])
+    mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row)
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)
     outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]
     kstep = -(-p.k // (max(1, -(-p.k // row["KC"])) * 8)) * 8 or 8  # even blocks of the depth
@@ -68,12 +63,19 @@ def plan(queue: Any, p: Product) -> Run:
     return run
 
 
-def program(*files: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
+def sizes(profile: DeviceProfile, dtype: DType) -> dict[str, int]:
+    """Blocks, and the register tile of MR rows x 2 vectors of VW elements, for a storage type."""
+    row = tuning.parameters("matmul_cpu", profile)
+    wide = compute_dtype(dtype).itemsize // 4
+    return row | {"KC": row["KC"] // wide, "VW": row["VW"] // wide}
+
+
+def program(profile: DeviceProfile, *files: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
     """The text of panel_cpu.cl and `files` for a storage type, with the activations when there is an epilogue."""
     element = C_NAME[compute_dtype(dtype)]
-    width = VECTOR[element]
-    masks = MASKS[element]
-    defines |= {"S": C_NAME[dtype], "E": element, "VW": width, "MASK": masks, "MASKS": f"{masks}{width}"}
+    defines |= sizes(profile, dtype)
+    width, masks = defines["VW"], MASKS[element]
+    defines |= {"S": C_NAME[dtype], "E": element, "MASK": masks, "MASKS": f"{masks}{width}"}
     defines["VECTOR"] = f"{element}{width}"
     if not epilogue:
         return sources.load("panel_cpu.cl", *files, **defines)
@@ -81,16 +83,17 @@ def program(*files: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
     return sources.load("panel_cpu.cl", *files, preamble=functions, EPILOGUE=1, **defines)
 
 
-def macro_tile(m: int, n: int, k: int, batch: int, units: int, most: int, panel: int) -> tuple[int, int]:
-    """Rows (at most `most`) and columns of C per work-item: the split whose slowest unit should be done first.
+def macro_tile(m: int, n: int, k: int, batch: int, units: int, row: dict[str, int]) -> tuple[int, int]:
+    """Rows and columns of C per work-item with `sizes` row: the split whose slowest unit should be done first.
 
     An item of mc x nc costs its products, the copies of its mc rows of A and nc columns of B, and a fixed part. Small
     items copy more in total; few items leave units idle, or waiting for one that another process keeps busy.
     """
     best = (float("inf"), 0, 0)
-    fewest = -(-m // (most // MR * MR))
-    for rows in _counts(-(-m // MR), fewest):
-        mc = -(-m // (rows * MR)) * MR
+    tall, panel = row["MR"], 2 * row["VW"]
+    fewest = -(-m // (row["MC"] // tall * tall))
+    for rows in _counts(-(-m // tall), fewest):
+        mc = -(-m // (rows * tall)) * tall
         for columns in _counts(-(-n // panel), 1):
             nc = -(-n // (columns * panel)) * panel
             items = batch * -(-m // mc) * -(-n // nc)

@@ -1,9 +1,10 @@
 """Which kernel with which sizes on which device: one table, one lookup, no choice by vendor anywhere else.
 
 `tuning.json` maps kernel -> device key -> named sizes, which become `#define`s. The most specific key wins: device
-name, architecture, "vendor kind", kind, "default". A user's overlay of the same form (NETCL_TUNING, or tuning.json in
-the user's configuration folder; written by `netcl.profiling`) is looked up before the packaged table at each step.
-`fit` then makes any row legal on any device, so a device without an entry is slow, never broken.
+name, architecture, "vendor kind", "kind of N floats" (in a vector register), kind, "default". A user's overlay of the
+same form (NETCL_TUNING, or tuning.json in the user's configuration folder; written by `netcl.profiling`) is looked up
+before the packaged table at each step. `fit` then makes any row legal on any device, so a device without an entry is
+slow, never broken.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def _sliced_tiles() -> Footprint:
 FOOTPRINTS: dict[str, Footprint] = {
     "matmul_cpu": Footprint(
         items=lambda p: 1,
-        local=lambda p: 4 * ((p["KC"] + 8) * p["MC"] + 16 * p["KC"] * p["NP"]),
-        shrink=(("MC", 6), ("NP", 1), ("KC", 8)),
+        local=lambda p: 4 * ((p["KC"] + p["VW"]) * p["MC"] + 2 * p["VW"] * p["KC"] * p["NP"]),
+        shrink=(("MC", 12), ("NP", 1), ("KC", 8)),
     ),
     "matmul_gpu": _tiles(8),  # two buffers of floats
     "matmul_gpu_medium": _tiles(8),
@@ -121,7 +122,8 @@ def tables() -> tuple[dict[str, dict[str, Row]], ...]:
 
 def device_keys(profile: DeviceProfile) -> tuple[str, ...]:
     """The keys of a tuning table that fit a device, the most specific first."""
-    return (profile.name, profile.architecture, f"{profile.vendor} {profile.kind}", profile.kind, "default")
+    vector = f"{profile.kind} of {profile.vector} floats"
+    return (profile.name, profile.architecture, f"{profile.vendor} {profile.kind}", vector, profile.kind, "default")
 
 
 def parameters(kernel: str, profile: DeviceProfile) -> Row:

@@ -10,18 +10,16 @@ from netcl.core.dtypes import FLOAT32, FLOAT64, INT32, INT64, DType
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import tuning
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.lanes_cpu import RECORD, pack_dims
-from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program
+from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program, sizes
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
 FORWARD = (*(None,) * 4, *(INT64,) * 3, INT32, RECORD)
 FILTERS = (None, None, INT64, INT32, INT32)
 LEAST = 16  # channels in and out from which the transforms pay
-TILES = 16  # transformed at once
-PATCHES = 8 * 16 * TILES * 4  # bytes of the packed patches
+CHANNELS = 8  # packed at once: PATCH of winograd_cpu.cl
 
 
 def fits(g: Geometry, dtype: DType, queue: Any) -> bool:
@@ -33,13 +31,13 @@ def fits(g: Geometry, dtype: DType, queue: Any) -> bool:
         per >= LEAST
         and outs >= LEAST
         and min(g.out) >= 4
-        and _elements(per) * 4 + PATCHES <= profile_of(queue).local_mem
+        and _local(per, sizes(profile_of(queue), dtype)) <= profile_of(queue).local_mem
     )
 
 
-def _elements(channels: int) -> int:
-    """Of the transformed patches, in local memory."""
-    return 16 * (channels + 1) * TILES
+def _local(channels: int, row: dict[str, int]) -> int:
+    """Bytes of local memory: transformed and packed patches of as many tiles as the register tile has columns."""
+    return 4 * 16 * (channels + 1 + CHANNELS) * 2 * row["VW"]
 
 
 def forward(
@@ -63,25 +61,32 @@ def forward(
 def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Any:
     """Kernels of the filters and of the product, padded rows, work-items, Dims."""
     profile = profile_of(queue)
+    row = sizes(profile, dtype)
     tiles = replace(g, kh=4, kw=4, stride=(2, 2), out=(-(-g.out[0] // 2), -(-g.out[1] // 2)))
     count = g.n * tiles.out[0] * tiles.out[1]
     wanted = max(1, ITEMS_PER_UNIT * profile.compute_units // g.groups)
-    each = -(-count // (wanted * TILES)) * TILES
+    panel = 2 * row["VW"]
+    each = -(-count // (wanted * panel)) * panel
     dims = pack_dims(tiles, xs, ys, g.out[0], each, g.out[1], ACTS[activation], bias)
-    row = tuning.parameters("matmul_cpu", profile)
-    vmax = 1 << (_elements(g.c // g.groups) - 1).bit_length()
-    vmax = min(vmax, (profile.local_mem - PATCHES) // 4)
+    channels = 1 << (g.c // g.groups - 1).bit_length()  # one program for several numbers of channels
+    fit = profile.local_mem // (4 * 16 * panel) - 1 - CHANNELS
+    vmax = 16 * (min(channels, fit) + 1) * panel
     epilogue = bias or activation is not None
-    source = program("lanes_cpu.cl", "winograd_cpu.cl", dtype=dtype, epilogue=epilogue, VMAX=vmax, **row)
+    source = program(
+        profile, "lanes_cpu.cl", "winograd_cpu.cl", dtype=dtype, epilogue=epilogue, VMAX=vmax, PATCH=CHANNELS
+    )
     kernel = get_kernel(queue, source, "winograd", FORWARD, OPTIONS)
     filters = get_kernel(queue, source, "winograd_filters", FILTERS, OPTIONS)
-    return filters, kernel, _padded(g.o // g.groups), -(-count // each), dims
+    return filters, kernel, _padded(g.o // g.groups, row["MR"]), -(-count // each), dims
 
 
-def _padded(rows: int) -> int:
-    """Rows when cut into tiles as `tile_rows` of panel_cpu.cl does."""
+def _padded(rows: int, tall: int) -> int:
+    """Rows when cut into tiles of at most `tall` rows as `tile_rows` of panel_cpu.cl does."""
     done = 0
     while done < rows:
         left = rows - done
-        done += 4 if left <= 4 or left in (7, 8) else 6
+        if tall == 12:
+            done += 4 if left <= 4 else 8 if left <= 8 or 12 < left <= 16 else 12
+        else:
+            done += 4 if left <= 4 or left in (7, 8) else 6
     return done

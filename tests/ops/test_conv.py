@@ -175,6 +175,17 @@ def test_widths_round_the_vectors(queue, width):
     check(queue, (2, 2, 3, width), (7, 2, 3, 3), padding=1)
 
 
+@pytest.mark.parametrize("vector", [8, 16])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_registers_of_both_widths(cl_queue, vector, dtype):
+    """Direct, strided, depthwise and Winograd forms with 16 floats a vector where registers hold 8, and so on."""
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
+        check(cl_queue, (2, 3, 9, 21), (13, 3, 5, 3), dtype=dtype, padding=(2, 1))
+        check(cl_queue, (2, 20, 9, 37), (29, 20, 3, 3), dtype=dtype, padding=1)
+        check(cl_queue, (1, 6, 13, 40), (8, 3, 3, 3), dtype=dtype, stride=2, padding=1, groups=2)
+        check(cl_queue, (2, 4, 7, 35), (4, 1, 3, 3), dtype=dtype, padding=1, groups=4)
+
+
 @pytest.fixture
 def gpu_family(cl_queue):
     """The device's queue with the kernels that GPUs get, at the smallest work-groups."""

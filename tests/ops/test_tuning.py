@@ -100,7 +100,9 @@ def test_fit_clamps_a_plain_work_group(profile):
 
 def test_what_cannot_fit_is_refused(profile):
     with pytest.raises(DeviceError, match="local memory"):
-        tuning.fit("matmul_cpu", {"MC": 192, "KC": 256, "NP": 4}, dataclasses.replace(profile, local_mem=64))
+        tuning.fit(
+            "matmul_cpu", {"MC": 192, "KC": 256, "NP": 4, "MR": 6, "VW": 8}, dataclasses.replace(profile, local_mem=64)
+        )
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])

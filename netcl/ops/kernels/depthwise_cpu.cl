@@ -6,7 +6,6 @@
 #ifndef BAND
 #define BAND 16384  // elements of the copied band (4096..32768), to stay in the second-level cache
 #endif
-#define JOIN(a, b) a##b
 #define AS(type, v) JOIN(as_, type)(v)
 
 typedef struct {

@@ -4,7 +4,6 @@
 // x has unit stride along its last axis; `span` is the number of elements between the first and the end of x.
 
 #define TAPS 16     // widest filter row the vector path takes
-#define JOIN(a, b) a##b
 #define AS(type, v) JOIN(as_, type)(v)
 #define MASKED(v, keep) AS(VECTOR, AS(MASKS, v) & (keep))
 
@@ -23,7 +22,9 @@ typedef struct {
 } Lanes;
 
 static inline void find_lanes(Lanes* L, long q, long end, const Dims* D) {
-#if VW == 8
+#if VW == 16
+    const MASKS lane = (MASKS)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#elif VW == 8
     const MASKS lane = (MASKS)(0, 1, 2, 3, 4, 5, 6, 7);
 #else
     const MASKS lane = (MASKS)(0, 1, 2, 3);

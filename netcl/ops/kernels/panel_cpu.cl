@@ -2,10 +2,11 @@
 //
 //   Ap [mc][LDA]      rows of the left operand, copied; a block stays in the second-level cache
 //   Bp [NP][KC][NR]   panels of NR columns of the right operand; one panel stays in the first level
-//   micro             MR (or 4) x NR sums in registers over a depth of kc; for each MR rows of Ap, all panels of Bp
+//   micro             MR (or fewer) x NR sums in registers over a depth of kc; for each MR rows of Ap, all panels of Bp
 //
-// E is the compute type, T a vector of VW of them, S the storage type. No barriers, no builtins in inner loops: some CPU
-// drivers leave builtins as function calls with every vector register spilled round each of them.
+// E is the compute type, T a vector of VW of them that fills a register, S the storage type. MR x 2 vectors of sums fill
+// the registers: 6 x 2 of 16, or 12 x 2 of 32. No barriers, no builtins in inner loops: some CPU drivers leave builtins
+// as function calls with every vector register spilled round each of them.
 // Source: blocking after Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication".
 #ifndef MC
 #define MC 384      // rows of Ap (48..384); B is copied once per MC rows
@@ -16,10 +17,14 @@
 #ifndef NP
 #define NP 4        // panels of B copied at once (1..8)
 #endif
-#define MR 6
+#ifndef MR
+#define MR 6        // or 12
+#endif
 #define LDA (KC + VW)    // elements per row of Ap; not a power of two, so that rows do not fall on the same cache sets
 #define NR (2 * VW)
 
+#define JOIN2(a, b) a##b
+#define JOIN(a, b) JOIN2(a, b)
 #ifdef HAVE_T
 typedef T U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
 #else
@@ -30,38 +35,43 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));
 #define PRIV(p) (*(U*)(p))
 #define GLOB(p) (*(__global U*)(p))
 #ifdef HALF
-#define GET(p) vload_half8(0, p)
-#define SET(p, v) vstore_half8_rte(v, 0, p)
+#define GET(p) JOIN(vload_half, VW)(0, p)
+#define GET8(p) vload_half8(0, p)
+#define SET(p, v) JOIN(JOIN(vstore_half, VW), _rte)(v, 0, p)
 #else
 #define GET(p) (*(__global const U*)(p))
+#define GET8(p) (*(__global const U8*)(p))
 #define SET(p, v) (*(__global U*)(p) = (v))
 #endif
 
-#if VW == 8
+#if VW >= 8
+typedef JOIN(E, 8) V8;
+typedef V8 U8 __attribute__((aligned(sizeof(E))));
+#define LOC8(p) (*(__local U8*)(p))
 // An 8 x 8 block, turned: d[k * ld + c] = s[k + c * sc].
 static inline void turn_block(__local E* d, int ld, __global const S* s, long sc) {
-    T a = GET(s), b = GET(s + sc), e = GET(s + 2 * sc), f = GET(s + 3 * sc);
-    T g = GET(s + 4 * sc), h = GET(s + 5 * sc), i = GET(s + 6 * sc), j = GET(s + 7 * sc);
-    T ab = (T)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5);
-    T AB = (T)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7);
-    T ef = (T)(e.s0, f.s0, e.s1, f.s1, e.s4, f.s4, e.s5, f.s5);
-    T EF = (T)(e.s2, f.s2, e.s3, f.s3, e.s6, f.s6, e.s7, f.s7);
-    T gh = (T)(g.s0, h.s0, g.s1, h.s1, g.s4, h.s4, g.s5, h.s5);
-    T GH = (T)(g.s2, h.s2, g.s3, h.s3, g.s6, h.s6, g.s7, h.s7);
-    T ij = (T)(i.s0, j.s0, i.s1, j.s1, i.s4, j.s4, i.s5, j.s5);
-    T IJ = (T)(i.s2, j.s2, i.s3, j.s3, i.s6, j.s6, i.s7, j.s7);
-    T p0 = (T)(ab.s01, ef.s01, ab.s45, ef.s45), p1 = (T)(ab.s23, ef.s23, ab.s67, ef.s67);
-    T p2 = (T)(AB.s01, EF.s01, AB.s45, EF.s45), p3 = (T)(AB.s23, EF.s23, AB.s67, EF.s67);
-    T q0 = (T)(gh.s01, ij.s01, gh.s45, ij.s45), q1 = (T)(gh.s23, ij.s23, gh.s67, ij.s67);
-    T q2 = (T)(GH.s01, IJ.s01, GH.s45, IJ.s45), q3 = (T)(GH.s23, IJ.s23, GH.s67, IJ.s67);
-    LOC(d) = (T)(p0.lo, q0.lo);
-    LOC(d + ld) = (T)(p1.lo, q1.lo);
-    LOC(d + 2 * ld) = (T)(p2.lo, q2.lo);
-    LOC(d + 3 * ld) = (T)(p3.lo, q3.lo);
-    LOC(d + 4 * ld) = (T)(p0.hi, q0.hi);
-    LOC(d + 5 * ld) = (T)(p1.hi, q1.hi);
-    LOC(d + 6 * ld) = (T)(p2.hi, q2.hi);
-    LOC(d + 7 * ld) = (T)(p3.hi, q3.hi);
+    V8 a = GET8(s), b = GET8(s + sc), e = GET8(s + 2 * sc), f = GET8(s + 3 * sc);
+    V8 g = GET8(s + 4 * sc), h = GET8(s + 5 * sc), i = GET8(s + 6 * sc), j = GET8(s + 7 * sc);
+    V8 ab = (V8)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5);
+    V8 AB = (V8)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7);
+    V8 ef = (V8)(e.s0, f.s0, e.s1, f.s1, e.s4, f.s4, e.s5, f.s5);
+    V8 EF = (V8)(e.s2, f.s2, e.s3, f.s3, e.s6, f.s6, e.s7, f.s7);
+    V8 gh = (V8)(g.s0, h.s0, g.s1, h.s1, g.s4, h.s4, g.s5, h.s5);
+    V8 GH = (V8)(g.s2, h.s2, g.s3, h.s3, g.s6, h.s6, g.s7, h.s7);
+    V8 ij = (V8)(i.s0, j.s0, i.s1, j.s1, i.s4, j.s4, i.s5, j.s5);
+    V8 IJ = (V8)(i.s2, j.s2, i.s3, j.s3, i.s6, j.s6, i.s7, j.s7);
+    V8 p0 = (V8)(ab.s01, ef.s01, ab.s45, ef.s45), p1 = (V8)(ab.s23, ef.s23, ab.s67, ef.s67);
+    V8 p2 = (V8)(AB.s01, EF.s01, AB.s45, EF.s45), p3 = (V8)(AB.s23, EF.s23, AB.s67, EF.s67);
+    V8 q0 = (V8)(gh.s01, ij.s01, gh.s45, ij.s45), q1 = (V8)(gh.s23, ij.s23, gh.s67, ij.s67);
+    V8 q2 = (V8)(GH.s01, IJ.s01, GH.s45, IJ.s45), q3 = (V8)(GH.s23, IJ.s23, GH.s67, IJ.s67);
+    LOC8(d) = (V8)(p0.lo, q0.lo);
+    LOC8(d + ld) = (V8)(p1.lo, q1.lo);
+    LOC8(d + 2 * ld) = (V8)(p2.lo, q2.lo);
+    LOC8(d + 3 * ld) = (V8)(p3.lo, q3.lo);
+    LOC8(d + 4 * ld) = (V8)(p0.hi, q0.hi);
+    LOC8(d + 5 * ld) = (V8)(p1.hi, q1.hi);
+    LOC8(d + 6 * ld) = (V8)(p2.hi, q2.hi);
+    LOC8(d + 7 * ld) = (V8)(p3.hi, q3.hi);
 }
 #endif
 
@@ -85,7 +95,7 @@ static inline void copy_block(__local E* d, int ld, __global const S* s, int row
         return;
     }
     int r8 = 0, c8 = 0;
-#if VW == 8
+#if VW >= 8
     if (sr == 1) {  // along the lines of s, which the hardware fetches ahead
         r8 = rows & ~7;
         c8 = cols & ~7;
@@ -124,7 +134,9 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 #define SEND(i) GLOB(to + i * ld) = c##i##0 * alpha; GLOB(to + i * ld + VW) = c##i##1 * alpha;
 #define ADD(i) GLOB(to + i * ld) += c##i##0 * alpha; GLOB(to + i * ld + VW) += c##i##1 * alpha;
 #define ROWS4(F) F(0) F(1) F(2) F(3)
-#define ROWS6(F) F(0) F(1) F(2) F(3) F(4) F(5)
+#define ROWS6(F) ROWS4(F) F(4) F(5)
+#define ROWS8(F) ROWS6(F) F(6) F(7)
+#define ROWS12(F) ROWS8(F) F(8) F(9) F(10) F(11)
 
 // The sums of a tile over a depth of kc: rows of ap, found by AT(row) and NEXT, times the panel bp.
 #define SUMS(ROWS)                                                                    \
@@ -137,7 +149,7 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 #define AT(i) ap[i * LDA + k]
 #define NEXT
 // alpha times the sums: to the tile at `to` with `ld` elements per row (added to it if `old`), or to t[rows][NR] when `to`
-// is 0. Four rows as well as six, so that few rows are computed in vain.
+// is 0. Tiles of fewer rows as well, so that few rows are computed in vain.
 #define MICRO(name, ROWS)                                                                                             \
     static inline void name(E* t, __local const E* ap, __local const E* bp, int kc, E alpha, __global E* to, long ld, \
                             int old) {                                                                                \
@@ -147,15 +159,31 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
         else { ROWS(KEEP) }                                                                                           \
     }
 MICRO(micro4, ROWS4)
+#if MR == 12
+MICRO(micro8, ROWS8)
+MICRO(micro12, ROWS12)
+#else
 MICRO(micro6, ROWS6)
+#endif
 
 // Rows of the next tile when `left` rows remain.
-static inline int tile_rows(int left) { return left <= 4 || left == 7 || left == 8 ? 4 : MR; }
+static inline int tile_rows(int left) {
+#if MR == 12
+    return left <= 4 ? 4 : left <= 8 || (left > 12 && left <= 16) ? 8 : MR;
+#else
+    return left <= 4 || left == 7 || left == 8 ? 4 : MR;
+#endif
+}
 
 static inline void micro(int rows, E* t, __local const E* ap, __local const E* bp, int kc, E alpha, __global E* to,
                          long ld, int old) {
     if (rows == 4) micro4(t, ap, bp, kc, alpha, to, ld, old);
+#if MR == 12
+    else if (rows == 8) micro8(t, ap, bp, kc, alpha, to, ld, old);
+    else micro12(t, ap, bp, kc, alpha, to, ld, old);
+#else
     else micro6(t, ap, bp, kc, alpha, to, ld, old);
+#endif
 }
 
 // u[NR] += p[cols], and p[cols] = u, for one row of a tile.

@@ -1,31 +1,63 @@
 // winograd_cpu.cl: 3x3 convolution of stride 1 on CPU devices with 16 instead of 36 products per 2x2 outputs:
 // F(2x2, 3x3). Follows panel_cpu.cl and lanes_cpu.cl.
 //
-//   F = G w G^T       (16, M, C)  filters, by winograd_filters, in panels of six or four rows as `tile_rows` cuts them
+//   F = G w G^T       (16, M, C)  filters, by winograd_filters, in panels of as many rows as `tile_rows` says
 //   V = B^T d B       (16, C, NR) 4x4 patches of the input at NR tiles, kept in local memory
 //   Y = A^T (F V) A   (2x2 outputs per tile), transformed while the 16 products of a panel are in the first-level cache
 //
 // The patches are packed as if by a 4x4 filter of stride 2: in Dims, Ho x Wo counts tiles and KH = KW = 4, while mc x kstep
-// is the size of y and nc the tiles per work-item.
+// is the size of y and nc the tiles per work-item. PATCH channels are packed at once.
 // Rounding grows by a factor of two or so; an infinity in a patch makes its whole 2x2 outputs infinite or NaN.
 // Source: Lavin and Gray 2015, arXiv:1509.09308.
-#define PATCH 8     // channels packed at once
 
 #undef AT
 #undef NEXT
 #define AT(i) ap[i]
-#define NEXT ap += 4;
-static inline void products4(E* t, __global const E* ap, __local const E* bp, int kc) {
-    const E alpha = 1;
-    SUMS(ROWS4)
-    ROWS4(KEEP)
+#define NEXT ap += STRIDE;
+#define PRODUCTS(name, ROWS)                                                                  \
+    static inline void name(E* t, __global const E* ap, __local const E* bp, int kc) {        \
+        const E alpha = 1;                                                                    \
+        SUMS(ROWS)                                                                            \
+        ROWS(KEEP)                                                                            \
+    }
+#define STRIDE 4
+PRODUCTS(products4, ROWS4)
+#undef STRIDE
+#if MR == 12
+#define STRIDE 8
+PRODUCTS(products8, ROWS8)
+#undef STRIDE
+#define STRIDE 12
+PRODUCTS(products12, ROWS12)
+#else
+#define STRIDE 6
+PRODUCTS(products6, ROWS6)
+#endif
+
+static inline void products(int rows, E* t, __global const E* ap, __local const E* bp, int kc) {
+    if (rows == 4) products4(t, ap, bp, kc);
+#if MR == 12
+    else if (rows == 8) products8(t, ap, bp, kc);
+    else products12(t, ap, bp, kc);
+#else
+    else products6(t, ap, bp, kc);
+#endif
 }
-#undef NEXT
-#define NEXT ap += 6;
-static inline void products6(E* t, __global const E* ap, __local const E* bp, int kc) {
-    const E alpha = 1;
-    SUMS(ROWS6)
-    ROWS6(KEEP)
+
+// a.s0, b.s0, a.s1, b.s1, ... of the first and of the last halves of a and b.
+static inline T zip_low(T a, T b) {
+#if VW == 16
+    return (T)(a.s0, b.s0, a.s1, b.s1, a.s2, b.s2, a.s3, b.s3, a.s4, b.s4, a.s5, b.s5, a.s6, b.s6, a.s7, b.s7);
+#else
+    return (T)(a.s0, b.s0, a.s1, b.s1, a.s2, b.s2, a.s3, b.s3);
+#endif
+}
+static inline T zip_high(T a, T b) {
+#if VW == 16
+    return (T)(a.s8, b.s8, a.s9, b.s9, a.sa, b.sa, a.sb, b.sb, a.sc, b.sc, a.sd, b.sd, a.se, b.se, a.sf, b.sf);
+#else
+    return (T)(a.s4, b.s4, a.s5, b.s5, a.s6, b.s6, a.s7, b.s7);
+#endif
 }
 
 // Launch: global = (padded rows, groups); F is (groups, 16, padded rows * C).
@@ -122,10 +154,8 @@ __kernel void winograd(__global S* restrict Y, __global const S* restrict X, __g
         for (int m = 0, step; m < M; m += step) {
             E t[16 * MR * NR];
             step = tile_rows(M - m);
-            for (int i = 0; i < 16; i++) {
-                if (step == 4) products4(t + i * MR * NR, F + i * all + (long)m * C, V + i * step_v, C);
-                else products6(t + i * MR * NR, F + i * all + (long)m * C, V + i * step_v, C);
-            }
+            for (int i = 0; i < 16; i++)
+                products(step, t + i * MR * NR, F + i * all + (long)m * C, V + i * step_v, C);
             for (int i = 0; i < min(step, M - m); i++)
                 for (int j = 0; j < count; j += VW) {
                     T out[4];
@@ -139,8 +169,8 @@ __kernel void winograd(__global S* restrict Y, __global const S* restrict X, __g
                     if (whole && tx[j] + 2 * VW <= wide && ty[j] + 2 <= high) {
                         for (int r = 0; r < 2; r++) {
                             T a = out[2 * r], b = out[2 * r + 1];
-                            SET(y + off[j] + r * D.yh, (T)(a.s0, b.s0, a.s1, b.s1, a.s2, b.s2, a.s3, b.s3));
-                            SET(y + off[j] + r * D.yh + VW, (T)(a.s4, b.s4, a.s5, b.s5, a.s6, b.s6, a.s7, b.s7));
+                            SET(y + off[j] + r * D.yh, zip_low(a, b));
+                            SET(y + off[j] + r * D.yh + VW, zip_high(a, b));
                         }
                         continue;
                     }
