@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 
 SOURCE = """
-typedef float8 V __attribute__((aligned(4)));
+typedef VECTOR V __attribute__((aligned(4)));
 __kernel void copy(__global const float* restrict x, __global float* restrict y, int n) {
     size_t i = (size_t)get_global_id(0) * 8192;
-    for (size_t e = min(i + 8192, (size_t)n); i + 8 <= e; i += 8) *(__global V*)(y + i) = *(__global const V*)(x + i);
+    for (size_t e = min(i + 8192, (size_t)n); i + LANES <= e; i += LANES)
+         *(__global V*)(y + i) = *(__global const V*)(x + i);
 }
 // Ten independent sums hide the latency of a multiply-add; both factors stay in registers.
 __kernel void peak(__global float* restrict y, float b, float c, int n) {
-    float8 s0 = b, s1 = b + 1, s2 = b + 2, s3 = b + 3, s4 = b + 4;
-    float8 s5 = c, s6 = c + 1, s7 = c + 2, s8 = c + 3, s9 = c + 4;
+    VECTOR s0 = b, s1 = b + 1, s2 = b + 2, s3 = b + 3, s4 = b + 4;
+    VECTOR s5 = c, s6 = c + 1, s7 = c + 2, s8 = c + 3, s9 = c + 4;
     for (int i = 0; i < n; i++) {
         s0 = s0 * b + c; s1 = s1 * b + c; s2 = s2 * b + c; s3 = s3 * b + c; s4 = s4 * b + c;
         s5 = s5 * b + c; s6 = s6 * b + c; s7 = s7 * b + c; s8 = s8 * b + c; s9 = s9 * b + c;
     }
-    float8 s = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9;
-    y[get_global_id(0)] = s.s0 + s.s1 + s.s2 + s.s3 + s.s4 + s.s5 + s.s6 + s.s7;
+    *(__global V*)(y + get_global_id(0) * LANES) = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9;
 }
 """
 COPY_FLOATS = (1 << 20, 1 << 22, 1 << 25)  # caches hold the smaller ones, so a case is compared with a copy of its size
-LOOP, VECTORS, LANES = 20000, 10, 8
+LOOP, VECTORS = 20000, 10
 
 
 def best_of(queue: Any, runs: int, enqueue: Any) -> float:
@@ -52,17 +52,19 @@ def ceilings(queue: Any, profile: Any) -> dict[str, Any]:
 
     f32, i32 = np.dtype(np.float32), np.dtype(np.int32)
     options = ("-cl-mad-enable", "-cl-single-precision-constant")
-    copy = get_kernel(queue, SOURCE, "copy", (None, None, i32), options)
-    peak = get_kernel(queue, SOURCE, "peak", (None, f32, f32, i32), options)
+    lanes = profile.vector
+    source = f"#define VECTOR float{lanes}\n#define LANES {lanes}\n{SOURCE}"
+    copy = get_kernel(queue, source, "copy", (None, None, i32), options)
+    peak = get_kernel(queue, source, "peak", (None, f32, f32, i32), options)
     rates = []
     for n in COPY_FLOATS:
         x, y = Tensor.zeros(queue, (n,)), Tensor.zeros(queue, (n,))
         args = ((n // 8192,), (1,), x.buffer, y.buffer, n)
         rates.append([8 * n, 8e-9 * n / best_of(queue, 15, lambda args=args: launch(copy, queue, *args))])
     items = 8 * profile.compute_units
-    y = Tensor.zeros(queue, (items,))
+    y = Tensor.zeros(queue, (items * lanes,))
     seconds = best_of(queue, 9, lambda: launch(peak, queue, (items,), (1,), y.buffer, 0.5, 0.25, LOOP))
-    return {"copy": rates, "flops": 2e-9 * items * LOOP * VECTORS * LANES / seconds}
+    return {"copy": rates, "flops": 2e-9 * items * LOOP * VECTORS * lanes / seconds}
 
 
 def share(found: dict[str, Any], flops: float, nbytes: float, seconds: float) -> tuple[float, str, float | None]:

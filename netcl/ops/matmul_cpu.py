@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
+FEW = 64  # rows up to which B is read where it lies: they do not pay for a copy
 ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late leaves little to wait for
 # Measured costs in cycles: of copying an element of A, and NR elements of B; of a work-item; of a late unit, in items.
 COPY_A, COPY_B, ITEM, LATE = 1.0, 8.0, 8000.0, 0.2
@@ -37,7 +38,9 @@ def plan(queue: Any, p: Product) -> Run:
         return matmul_simple.plan(queue, p)
     profile = profile_of(queue)
     row = sizes(profile, p.dtype)
-    source = program(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None)
+    in_place = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype != FLOAT16
+    direct = {"DIRECT": 1} if in_place else {}
+    source = program(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **direct)
     kernel = get_kernel(queue, source, "gemm", TYPES, OPTIONS)
     mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row)
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)

@@ -9,6 +9,7 @@
 //
 // Transposed operands differ only in how they are copied, so there is one kernel for all layouts and one launch.
 // Launch: global = (ceil(M / mc), ceil(N / nc), batch), local = (1, 1, 1). Follows panel_cpu.cl.
+// With DIRECT, B has rows of unit stride and whole panels, and is not copied.
 // With half storage and K > KC partial sums go through the float workspace `part` instead of C.
 // Backward of a layer: with `has_mask` A counts only where `mask`, laid out like A, is positive (the gradient of relu by
 // its output; NaN stays NaN); with `row_sums` the first column of items also writes sums[m] = sum over k of A[m, k].
@@ -45,7 +46,10 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
                    __global const S* restrict B, __global const S* restrict bias, __global const S* restrict mask,
                    __global S* restrict sums, long oc, long oa, long ob, long obias, long omask, float alpha,
                    const Dims D) {
-    __local E Ap[MC * LDA], Bp[NP * KC * NR];
+    __local E Ap[MC * LDA];
+#ifndef DIRECT
+    __local E Bp[NP * KC * NR];
+#endif
     int m0 = get_global_id(0) * D.mc, n0 = get_global_id(1) * D.nc, z = get_global_id(2), M = D.M, N = D.N, K = D.K;
     int m1 = min(m0 + (int)D.mc, M), n1 = min(n0 + (int)D.nc, N);
     long z0 = z / D.inner, z1 = z % D.inner;
@@ -59,7 +63,14 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
         if (D.row_sums && n0 == 0) sum_rows(sums + m0, Ap, m1 - m0, kc, kb == 0);
         for (int nb = n0; nb < n1; nb += NP * NR) {
             int ne = min(nb + NP * NR, n1);
+#ifdef DIRECT
+            __global const E* panel = B + kb * D.sbk + nb;
+            const long across = 1, ldb = D.sbk;  // of elements between panels, and between rows
+#else
+            __local const E* panel = Bp;
+            const long across = KC, ldb = NR;
             copy_panels(Bp, B + kb * D.sbk + nb * D.sbn, kc, ne - nb, D.sbk, D.sbn);
+#endif
             for (int m = m0, step; m < m1; m += step) {
                 step = tile_rows(m1 - m);
                 for (int n = nb; n < ne; n += NR) {
@@ -77,7 +88,7 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
 #ifdef EPILOGUE
                     whole = whole && !last;
 #endif
-                    micro(step, t, Ap + (m - m0) * LDA, Bp + (n - nb) * KC, kc, (E)alpha, whole ? w : 0, ld,
+                    micro(step, t, Ap + (m - m0) * LDA, panel + (n - nb) * across, ldb, kc, (E)alpha, whole ? w : 0, ld,
                           kb > 0 || D.accumulate);
                     if (whole) continue;
                     for (int i = 0; i < rows; i++, w += ld, c += D.scm) {

@@ -34,6 +34,7 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));
 #define LOC(p) (*(__local U*)(p))
 #define PRIV(p) (*(U*)(p))
 #define GLOB(p) (*(__global U*)(p))
+#define GLOB_CONST(p) (*(__global const U*)(p))
 #ifdef HALF
 #define GET(p) JOIN(vload_half, VW)(0, p)
 #define GET8(p) vload_half8(0, p)
@@ -128,7 +129,7 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 }
 
 #define ROW(i) a = (T)(AT(i)); c##i##0 = a * b0 + c##i##0; c##i##1 = a * b1 + c##i##1;
-#define STEP(ROWS) b0 = LOC(bp); b1 = LOC(bp + VW); ROWS(ROW) bp += NR; k++; NEXT
+#define STEP(ROWS) b0 = B_AT(bp); b1 = B_AT(bp + VW); ROWS(ROW) bp += ldb; k++; NEXT
 #define CLEAR(i) T c##i##0 = (T)(0), c##i##1 = (T)(0);
 #define KEEP(i) PRIV(t + i * NR) = c##i##0 * alpha; PRIV(t + i * NR + VW) = c##i##1 * alpha;
 #define SEND(i) GLOB(to + i * ld) = c##i##0 * alpha; GLOB(to + i * ld + VW) = c##i##1 * alpha;
@@ -138,7 +139,16 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 #define ROWS8(F) ROWS6(F) F(6) F(7)
 #define ROWS12(F) ROWS8(F) F(8) F(9) F(10) F(11)
 
-// The sums of a tile over a depth of kc: rows of ap, found by AT(row) and NEXT, times the panel bp.
+// Where rows of the right operand are read: in Bp, or with DIRECT where they lie, which few rows of A do not pay to copy.
+#ifdef DIRECT
+#define B_OF __global const E*
+#define B_AT GLOB_CONST
+#else
+#define B_OF __local const E*
+#define B_AT LOC
+#endif
+
+// The sums of a tile over a depth of kc: rows of ap, found by AT(row) and NEXT, times the rows at bp, ldb apart.
 #define SUMS(ROWS)                                                                    \
     T a, b0, b1;                                                                      \
     ROWS(CLEAR)                                                                       \
@@ -151,7 +161,7 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 // alpha times the sums: to the tile at `to` with `ld` elements per row (added to it if `old`), or to t[rows][NR] when `to`
 // is 0. Tiles of fewer rows as well, so that few rows are computed in vain.
 #define MICRO(name, ROWS)                                                                                             \
-    static inline void name(E* t, __local const E* ap, __local const E* bp, int kc, E alpha, __global E* to, long ld, \
+    static inline void name(E* t, __local const E* ap, B_OF bp, long ldb, int kc, E alpha, __global E* to, long ld,   \
                             int old) {                                                                                \
         SUMS(ROWS)                                                                                                    \
         if (to && old) { ROWS(ADD) }                                                                                  \
@@ -175,14 +185,14 @@ static inline int tile_rows(int left) {
 #endif
 }
 
-static inline void micro(int rows, E* t, __local const E* ap, __local const E* bp, int kc, E alpha, __global E* to,
+static inline void micro(int rows, E* t, __local const E* ap, B_OF bp, long ldb, int kc, E alpha, __global E* to,
                          long ld, int old) {
-    if (rows == 4) micro4(t, ap, bp, kc, alpha, to, ld, old);
+    if (rows == 4) micro4(t, ap, bp, ldb, kc, alpha, to, ld, old);
 #if MR == 12
-    else if (rows == 8) micro8(t, ap, bp, kc, alpha, to, ld, old);
-    else micro12(t, ap, bp, kc, alpha, to, ld, old);
+    else if (rows == 8) micro8(t, ap, bp, ldb, kc, alpha, to, ld, old);
+    else micro12(t, ap, bp, ldb, kc, alpha, to, ld, old);
 #else
-    else micro6(t, ap, bp, kc, alpha, to, ld, old);
+    else micro6(t, ap, bp, ldb, kc, alpha, to, ld, old);
 #endif
 }
 

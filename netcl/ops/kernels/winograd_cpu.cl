@@ -17,6 +17,7 @@
 #define PRODUCTS(name, ROWS)                                                                  \
     static inline void name(E* t, __global const E* ap, __local const E* bp, int kc) {        \
         const E alpha = 1;                                                                    \
+        const long ldb = NR;                                                                  \
         SUMS(ROWS)                                                                            \
         ROWS(KEEP)                                                                            \
     }
