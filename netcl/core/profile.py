@@ -40,6 +40,7 @@ class DeviceProfile:
     c_version: tuple[int, int] = (1, 2)
     platform_version: str = ""
     has_svm_support: bool = False
+    cache: int = 0  # bytes of the largest cache, 0 where the driver does not tell
     vector: int = 8  # floats of a vector in the kernels for CPU devices: 16 where registers hold as many, else 8
 
 
@@ -122,6 +123,7 @@ def device_profile(device: Any) -> DeviceProfile:
         c_version=_version(str(_optional(device, "opencl_c_version", ""))),
         platform_version=str(host.version).strip(),
         has_svm_support=bool(int(_optional(device, "svm_capabilities", 0) or 0)),
+        cache=int(_optional(device, "global_mem_cache_size", 0) or 0),
         vector=16 if int(_optional(device, "native_vector_width_float", 0) or 0) >= 16 else 8,
     )
 

@@ -31,6 +31,7 @@ from netcl.ops.norm import (
     prepared,
     source,
     split_rows,
+    stream_flag,
 )
 from netcl.runtime.cache import get_kernel
 
@@ -249,6 +250,7 @@ def _train(
     scalars = (float(eps), float(momentum))
     if profile.kind == "cpu":
         vector = cpu_vector(compute, profile)
+        flags += stream_flag(y, span, compute, profile)
         text = source("batch_norm_cpu.cl", "BATCH", x.dtype, compute, dtype, flags, **vector)
         kernel = get_kernel(queue, text, "batch", [None] * 8 + [INT64] * 8 + [_scalar(compute)] * 2, OPTIONS)
         items = -(-c // vector["VW"]) if span == 1 else c
@@ -318,7 +320,7 @@ def _apply(
         _gpu_apply(queue, y, mean, var, x, w, b, dtype, _affine_flags(weight, bias, activation, VARIANCE=True), eps)
         return y
     vector = cpu_vector(compute, profile)
-    flags = _affine_flags(weight, bias, activation, COLUMNS=span == 1)
+    flags = _affine_flags(weight, bias, activation, COLUMNS=span == 1) + stream_flag(y, span, compute, profile)
     text = source("batch_norm_cpu.cl", "APPLY", x.dtype, compute, dtype, flags, **vector)
     kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 9 + [_scalar(compute)], OPTIONS)
     global_size: tuple[int, ...]
@@ -352,6 +354,7 @@ def _batch_grad(
     elif profile.kind == "cpu":
         vector = cpu_vector(compute, profile)
         flags += flags_of(COLUMNS=span == 1, DX=needs[0])
+        flags += stream_flag(dx, span, compute, profile) if needs[0] else ()
         text = source("batch_norm_cpu.cl", "BATCH_GRAD", x.dtype, compute, dtype, flags, **vector)
         kernel = get_kernel(queue, text, "batch_grad", [None] * 9 + [INT64] * 9, OPTIONS)
         items = -(-c // vector["VW"]) if span == 1 else c

@@ -36,6 +36,7 @@ from netcl.ops.render import (
     vector_load,
     vector_types,
 )
+from netcl.ops.streaming import is_streamed
 from netcl.runtime.cache import get_kernel
 
 __all__ = [
@@ -180,7 +181,9 @@ def _walk(
     operands = [Operand(t, a) for t, a in zip((*(t.dtype for t in tensors), *dtypes), accesses, strict=True)]
     inputs, outputs = tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :])
     aligned = not plain and is_aligned(known, strides)
-    form = Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned, profile.vector)
+    row = lengths[-1] if len(lengths) > 1 else 0
+    stream = out is None and all(is_streamed(profile, shape, row, d, compute) for d in dtypes)
+    form = Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned, profile.vector, stream)
     return Walk(shape, form, lengths, strides)
 
 

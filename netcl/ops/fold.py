@@ -39,6 +39,7 @@ from netcl.ops.chain import (
     vector_load,
     vector_types,
 )
+from netcl.ops.render import vector_for
 from netcl.runtime.cache import get_kernel
 
 Axis = int | Sequence[int] | None
@@ -330,7 +331,7 @@ def _stages(
     plain = profile.kind == "cpu"
     wide = plain or any(reach(t) >= 1 << 30 for t in tensors)
     operands = tuple(Operand(t.dtype, access_of(s)) for t, s in zip(tensors, walk.inner_strides, strict=True))
-    form = Form(compute, operands, (), 0, wide, plain, False, profile.vector)
+    form = Form(compute, operands, (), 0, wide, plain, False, vector_for(walk.inner, profile.vector))
     split, grid = _split(walk, profile, form.width, group)
     more = split.parts > 1
     ranks = len(walk.kept), len(walk.walked)

@@ -33,6 +33,7 @@ from netcl.ops.norm import (
     run_columns,
     run_rows,
     source,
+    stream_flag,
 )
 from netcl.runtime.cache import get_kernel
 
@@ -122,6 +123,7 @@ def _group_grad(queue: Any, tensors: list[Tensor], weight: Optional, needs: Need
     flags = flags_of(CHANNELS=True, HAS_W=weight is not None, DX=needs[0])
     if profile.kind == "cpu":
         rows, groups = rstd.size, rstd.shape[1]
+        flags += stream_flag(dx, span, compute, profile) if needs[0] else ()
         text = source("norm_cpu.cl", "GROUP_GRAD", x.dtype, compute, dtype, flags, **cpu_vector(compute, profile))
         kernel = get_kernel(queue, text, "group_grad", [None] * 8 + [INT64] * 10, OPTIONS)
         step = partial_rows(rows, profile.compute_units)

@@ -22,6 +22,7 @@ from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import sources
 from netcl.ops.render import width_of
+from netcl.ops.streaming import is_streamed
 from netcl.runtime.cache import get_kernel
 
 OPTIONS = ("-cl-mad-enable",)
@@ -134,7 +135,12 @@ def source(
     defines |= {"S": C_NAME[stored], "E": C_NAME[compute], "W": C_NAME[parameters], **sizes}
     if parameters == FLOAT16:
         defines["W_HALF"] = 1
-    return sources.load(file, **defines)
+    return sources.load(*(["memory.cl"] if file.endswith("_cpu.cl") else []), file, **defines)
+
+
+def stream_flag(out: Tensor, row: int, compute: DType, profile: DeviceProfile) -> tuple[str, ...]:
+    """STREAM where the rows of a new result are written past a CPU's caches."""
+    return flags_of(STREAM=is_streamed(profile, out.shape, row, out.dtype, compute))
 
 
 def cpu_vector(compute: DType, profile: DeviceProfile) -> dict[str, Any]:
@@ -222,13 +228,14 @@ def run_rows(
     buffers = [t.buffer for t in (y, mean, rstd, x, w, b)]
     arguments = (*buffers, x.offset, w.offset, b.offset, rows, n)
     scalar = np.dtype(np.float64) if compute.itemsize == 8 else FLOAT32
+    span = channels[2] if "CHANNELS" in flags else n
     if profile.kind == "cpu":
+        flags += stream_flag(y, span, compute, profile)
         text = source("norm_cpu.cl", "NORM", x.dtype, compute, dtype, flags, **cpu_vector(compute, profile))
         kernel = get_kernel(queue, text, "norm", [None] * 6 + [INT64] * 9 + [scalar], OPTIONS)
         step = split_rows(rows, n, profile.compute_units)
         launch(kernel, queue, (-(-rows // step),), (1,), *arguments, step, *channels, float(eps))
         return
-    span = channels[2] if "CHANNELS" in flags else n
     vector = span % 4 == 0 and all(t.offset % 4 == 0 for t in (x, w, b))
     sizes = row_group(n, 4 if vector else 1, profile)
     text = source("norm_gpu.cl", "NORM", x.dtype, compute, dtype, flags, **gpu_vector(compute, vector), **sizes)
@@ -322,6 +329,7 @@ def _launch_grad(
     if profile.kind == "cpu":
         step = partial_rows(rows, profile.compute_units)
         parts = -(-rows // step)
+        flags += stream_flag(dx, n, compute, profile)
         text = source("norm_cpu.cl", "NORM_GRAD", x.dtype, compute, dtype, flags, **cpu_vector(compute, profile))
         types = [None] * 8 + [INT64] * 8
         global_size, local, extra = (parts,), (1,), (step,)

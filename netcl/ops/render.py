@@ -8,6 +8,7 @@ reuses the program.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,10 +17,12 @@ import numpy as np
 
 from netcl.core.dtypes import C_NAME, FLOAT16, DType
 from netcl.core.kernels import dialect
+from netcl.ops import sources
 from netcl.ops.broadcast import broadcast_index_lines
 
 Line = tuple[str, str, tuple[str, ...]]  # (variable, FUNCTION, arguments: variables or numbers)
 REDUCTIONS = {"SUM": ("ADD", "0"), "MAX": ("MAXIMUM", "-inf"), "MIN": ("MINIMUM", "inf")}  # combine, start
+SHORT = 64  # elements of a row that wide vectors do not help
 COUNT = "n"  # in a chain with row reductions: the number of elements they run over
 
 
@@ -80,6 +83,7 @@ class Form(NamedTuple):
     plain: bool  # a CPU device
     aligned: bool  # vectors start at multiples of their length
     vector: int  # floats of a CPU device's vector
+    stream: bool = False  # full results bypass a CPU's caches (streaming.py)
     group: int = 0  # work-items that share a row on a GPU
     keep: int = 0  # vectors per work-item that passes over a row may hand on
 
@@ -109,6 +113,11 @@ def turns(width: int) -> list[str]:
     """The swizzles by which each lane meets the one half a vector away, then a quarter, ..., then its neighbour."""
     steps = [width >> k for k in range(1, width.bit_length())]
     return ["".join(f"{j ^ step:x}" for j in range(width)) for step in steps]
+
+
+def vector_for(row: int, vector: int) -> int:
+    """Floats of a vector for rows of `row` elements: short ones are mostly tail, which is taken lane by lane."""
+    return vector if row >= SHORT else min(vector, 8)
 
 
 def element_of(dtype: DType) -> str:
@@ -210,6 +219,8 @@ def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -
         if operand.dtype == FLOAT16:
             value = value if element in ("float", "double") else f"convert_float{width}({value})"
             return [f"vstore_half{width}({value}, 0, {pointer});"]
+        if form.stream:
+            return [f"STREAM_TO(T, {pointer}, {value});"]
         value = value if storage == element else f"convert_{storage}{width}({value})"
         return [f"*(__global U_{storage}*)({pointer}) = {value};"]
     if operand.access == "row":
@@ -276,7 +287,8 @@ def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str
     lines = [f"T {s} = (T)(a_{s});" for s in chain.scalars] + list(body)
     arguments = ",\n    ".join(parameters)
     text = "".join(f"    {line}\n" for line in lines)
-    return f"{head(chain, form)}__kernel void {chain.name}(\n    {arguments}\n) {{\n{text}}}\n"
+    memory = sources.text("memory.cl") if re.search(r"\b(STREAM_TO|AHEAD)\(", text) else ""
+    return f"{memory}{head(chain, form)}__kernel void {chain.name}(\n    {arguments}\n) {{\n{text}}}\n"
 
 
 def count_arguments(form: Form, geometry: int) -> int:

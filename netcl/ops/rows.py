@@ -37,9 +37,11 @@ from netcl.ops.render import (
     kernel,
     tab,
     turns,
+    vector_for,
     vector_load,
     vector_store,
 )
+from netcl.ops.streaming import is_streamed
 from netcl.runtime.cache import get_kernel
 
 KEEP_CPU = (128, 1024)  # vectors of a row that a CPU work-item may hand on
@@ -116,9 +118,11 @@ def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequ
     wide = plain or layout.size_of(shape) >= 1 << 31 or any(reach(t) >= 1 << 31 for t in seen)
     steps_seen = [(*o, i[-1]) for o, i in zip(outer, inner, strict=True)]
     aligned = not plain and is_aligned(seen, steps_seen) and cols % 4 == 0
-    form = Form(compute, inputs, outputs, len(lengths), wide, plain, aligned, profile.vector)
+    form = Form(compute, inputs, outputs, len(lengths), wide, plain, aligned, vector_for(cols, profile.vector))
     group, keep = _sharing(cols, form.width, profile)
-    form = form._replace(group=group, keep=keep)
+    full = [d for d, kind in zip(dtypes, chain.kinds, strict=True) if kind == "full"]
+    stream = bool(full) and all(is_streamed(profile, shape, cols, d, compute) for d in full)
+    form = form._replace(group=group, keep=keep, stream=stream)
     return Walk(form, shape, lengths, outer, tuple(i[-1] for i in inner), copies if any(copies) else ())
 
 
@@ -180,15 +184,6 @@ _TREE = """#define TREE(F, v) { v = F(v, v.s2301); v = F(v, v.s1032); tree[lid] 
         if (lid < w) { T o = F((T)(tree[lid]), (T)(tree[lid + w])); tree[lid] = o.s0; } } \\
     barrier(CLK_LOCAL_MEM_FENCE); v = (T)(tree[0]); barrier(CLK_LOCAL_MEM_FENCE); }
 """
-_AHEAD = """#if defined(__has_builtin)
-#if __has_builtin(__builtin_prefetch)
-#define AHEAD(p, write) __builtin_prefetch(p, write);
-#endif
-#endif
-#ifndef AHEAD
-#define AHEAD(p, write)
-#endif
-"""
 
 
 def render_rows(chain: Chain, form: Form) -> str:
@@ -203,8 +198,7 @@ def render_rows(chain: Chain, form: Form) -> str:
     body = [*index, *passes.lines()]
     if form.plain:
         rows = ["I r = (I)get_global_id(0) * step;", "const I end = r + step < rows ? r + step : rows;"]
-        text = kernel(chain, form, _GEOMETRY[True], [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
-        return _AHEAD + text if "AHEAD(" in text else text
+        return kernel(chain, form, _GEOMETRY[True], [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
     group = [f"__local {form.element} tree[WG];", "const int lid = get_local_id(0);", "const I r = get_group_id(0);"]
     return f"#define WG {form.group}\n" + _TREE + kernel(chain, form, (), [*fixed, *group, *body])
 
@@ -308,10 +302,10 @@ class _Passes:
         """Ask for memory while a CPU computes: what the next row reads first, where later passes of this one write."""
         operands = zip(self.chain.inputs, self.form.inputs, strict=True)
         reads = [k for k, (v, x) in enumerate(operands) if x.access == "vector" and any(v in c for c in self.cones[:p])]
-        writes = [k for q in range(p + 1, len(self.cones)) for k in self.stores(q)]
-        return [f"AHEAD(in_{k} + p_{k} + cols + c, 0)" for k in reads] + [
-            f"AHEAD(out_{k} + p_w{k} + c, 1)" for k in writes
-        ]
+        later = () if self.form.stream else range(p + 1, len(self.cones))
+        writes = [k for q in later for k in self.stores(q)]
+        text = [f"AHEAD(in_{k} + p_{k} + cols + c, 0);" for k in reads]
+        return text + [f"AHEAD(out_{k} + p_w{k} + c, 1);" for k in writes]
 
     def _start(self, function: str) -> str:
         return c_argument(REDUCTIONS[function][1], self.form.element)

@@ -17,7 +17,11 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #define SET(p, v) JOIN(JOIN(vstore_half, VW), _rte)(v, 0, p)
 #else
 #define GET(p) (*(__global const U*)(p))
+#ifdef STREAM
+#define SET(p, v) STREAM_TO(V, p, v)     // rows are whole vectors
+#else
 #define SET(p, v) (*(__global U*)(p) = (v))
+#endif
 #endif
 #ifdef W_HALF
 #define LOADW(p, i) vload_half(i, p)

@@ -17,10 +17,17 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #define PUT(p, v) (*(__global U*)(p) = (v))
 #ifdef HALF
 #define GET(p) JOIN(vload_half, VW)(0, p)
+#define RESERVE(p)
 #define SET(p, v) JOIN(JOIN(vstore_half, VW), _rte)(v, 0, p)
 #else
 #define GET(p) WIDE(p)
+#ifdef STREAM
+#define RESERVE(p)
+#define SET(p, v) STREAM_TO(V, p, v)     // rows are whole vectors
+#else
+#define RESERVE(p) AHEAD(p, 1)  // so that stores do not wait for their lines
 #define SET(p, v) PUT(p, v)
+#endif
 #endif
 #ifdef W_HALF
 #define GETW(p) JOIN(vload_half, VW)(0, p)
@@ -227,6 +234,7 @@ static inline void step_row(__global S* dx, __global const S* g, __global const 
         a += u;
         z += u * h;
 #ifdef DX
+        RESERVE(dx + n + i);
         SET(dx + i, GET(g + i) * v * k + ((GET(x + i) - m) * f + c));
 #endif
     }
