@@ -70,6 +70,10 @@ class Work:
         wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
         return to_arrays(got), to_arrays(self.exact(*wide))
 
+    def error(self, got: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float:
+        """How far `outputs` are apart."""
+        return error_of(got, exact)
+
     def flops(self) -> float:
         """Arithmetic operations of one call, 0 where bytes bound it."""
         return 0.0

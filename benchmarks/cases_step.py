@@ -92,6 +92,10 @@ class Training(Work):
         got = to_arrays(self.trained(queue, *to_device(queue, arrays)))
         return got, to_arrays(self.exact(*arrays))
 
+    def error(self, got: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float:
+        """By norms: where rounding turns a gradient near zero, Adam's step of full size turns, in float32 anywhere."""
+        return max(float(np.linalg.norm(a.reshape(b.shape) - b) / np.linalg.norm(b)) for a, b in zip(got, exact))
+
 
 def uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
     """A weight (out, in, ...) or its bias, as layers start: within 1 / sqrt(inputs)."""

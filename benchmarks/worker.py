@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import suites
-from benchmarks.case import Case, Work, error_of, to_device
+from benchmarks.case import Case, Work, to_device
 from benchmarks.timing import calls_for, measure, settle
 
 
@@ -82,7 +82,7 @@ class Ours:
 
     def error(self, work: Work) -> float:
         """Distance of our result from float64."""
-        return error_of(*work.outputs(self.queue))
+        return work.error(*work.outputs(self.queue))
 
 
 class Reference:
