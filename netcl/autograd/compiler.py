@@ -22,6 +22,7 @@ from netcl.autograd.trace import Scalar, TraceNode, TracingContext, Untraceable,
 from netcl.core import debug
 from netcl.core.errors import BuildError, NetclError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
+from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.ops.chain import PLANS
 
@@ -71,6 +72,50 @@ class CompiledFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.tracer is not None:
             return self.fn(*args, **kwargs)
+        key: list[Any] = [self._token, state.autocast, state.anomaly]
+        tensors: list[Tensor] = []
+        wanted = False
+        for a in args:
+            kind = type(a)
+            if kind is Tensor:
+                v = a
+            elif kind is Node or kind is Parameter:
+                v, wanted = a.value, wanted or a.requires_grad
+            else:
+                break
+            key += (kind, v.shape, v.strides, v.dtype, v.offset & 3)
+            tensors.append(v)
+        else:
+            if tensors and not kwargs and not (wanted and state.tape is not None and state.enabled):
+                return self._short(args, tuple(key), tensors)
+        return self._call(args, kwargs)
+
+    def _short(self, args: Any, key: Any, tensors: list[Tensor]) -> Any:
+        """A call with nothing but tensors and without gradients: where one map is all there is, its kept launch."""
+        queue = tensors[0].queue
+        found = state_of(queue).plans.get(key, False)
+        if found is False:
+            result = self._call(args, {})
+            self._keep(key, args, tensors)
+            return result
+        if found is None:
+            return self._call(args, {})
+        for t in tensors:
+            if t.queue is not queue:
+                return self._call(args, {})
+        self._hits += 1
+        return Node(found.run(*tensors, *found.numbers)[0], False, found.name)
+
+    def _keep(self, short: Any, args: Any, tensors: list[Tensor]) -> None:
+        """Keep the launch of a call that just ran, or that it has no single one."""
+        key: list[Any] = [self._token]
+        for a in args:
+            _collect(a, key, [], [])
+        plans = state_of(tensors[0].queue).plans
+        program = plans.get((*key, state.autocast))
+        plans[short] = program.launch(tensors) if type(program) is Program and not state.anomaly else None
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
         key: list[Any] = [self._token]
         leaves: list[Any] = []
         floats: list[float] = []
@@ -99,8 +144,6 @@ class CompiledFunction:
     # -- misses ----------------------------------------------------------------------------------------------------
 
     def _slow(self, args: Any, kwargs: Any, key: list[Any], leaves: list[Any], floats: list[float]) -> Any:
-        from netcl.core.queue import state_of
-
         if leaves:
             first = leaves[0]
             plans = state_of((first.value if isinstance(first, Node) else first).queue).plans

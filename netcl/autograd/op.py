@@ -94,61 +94,60 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
         return _apply_primitive(TABLE[name], args, attrs)
     op = OPS[name]
     xs = [a.value if isinstance(a, Node) else a for a in args]
-    result = op.forward(*xs, **attrs)
-    aux = None
-    if op.aux:
-        result, aux = result
+    result, aux = op.forward(*xs, **attrs) if op.aux else (op.forward(*xs, **attrs), None)
     many = isinstance(result, tuple)
     outputs = result if many else (result,)
-    nodes = _record(op, args, xs, outputs, many, aux, attrs) if _wanted(args) and op.backward else None
-    if nodes is None:
-        nodes = tuple(Node(y, op_name=name) for y in outputs)
+    edges = edges_of(args) if state.tape is not None and state.enabled and op.backward is not None else ()
+    if any(edges):
+        nodes = _record(op, edges, xs, outputs, many, aux, attrs)
+    else:
+        nodes = tuple([Node(y, False, name) for y in outputs])
     if state.anomaly:
         check_finite(name, outputs, call_site())
     return nodes if many else nodes[0]
 
 
-def _wanted(args: Sequence[Any]) -> bool:
-    """Whether a result computed from `args` must be recorded."""
-    return state.tape is not None and state.enabled and any(isinstance(a, Node) and a.requires_grad for a in args)
-
-
 def edges_of(args: Sequence[Any]) -> tuple[Edge | None, ...]:
     """For each argument where its gradient goes, None where it needs none."""
-    return tuple(
-        Edge(a.key, a.value.shape, a.value.dtype, a if a.tape is None else None)
-        if isinstance(a, Node) and a.requires_grad
-        else None
-        for a in args
-    )
+    edges: list[Edge | None] = []
+    for a in args:
+        if isinstance(a, Node) and a.requires_grad:
+            v = a.value
+            edges.append(Edge(a.key, v.shape, v.dtype, a if a.tape is None else None))
+        else:
+            edges.append(None)
+    return tuple(edges)
 
 
 def _record(
     op: Op,
-    args: Sequence[Any],
+    edges: tuple[Edge | None, ...],
     xs: Sequence[Any],
     outputs: Sequence[Tensor],
     many: bool,
     aux: Any,
     attrs: dict[str, Any],
 ) -> tuple[Node, ...]:
-    tape = state.tape
-    assert tape is not None and op.backward is not None
-    edges = edges_of(args)
-    keep = op.saves
-    kept = [x if keep is None or i in keep or not isinstance(x, Tensor) else _spec(x) for i, x in enumerate(xs)]
-    y: Any = [o if keep is None or "y" in keep else _spec(o) for o in outputs]
+    tape, keep, backward = state.tape, op.saves, op.backward
+    assert tape is not None and backward is not None
+    kept: Sequence[Any] = xs
+    y: Any = outputs
+    if keep is not None:
+        kept = [x if i in keep or not isinstance(x, Tensor) else _spec(x) for i, x in enumerate(xs)]
+        y = outputs if "y" in keep else [_spec(o) for o in outputs]
     y = tuple(y) if many else y[0]
-    extra: dict[str, Any] = {"needs": tuple(e is not None for e in edges), "aux": aux}
-    extra = {k: v for k, v in extra.items() if k in op.extras}
-    backward = op.backward
+    extra = attrs
+    if op.extras:
+        found = {"needs": tuple([e is not None for e in edges]), "aux": aux}
+        extra = {**attrs, **{k: found[k] for k in op.extras}}
 
     def pullback(g: Any) -> Sequence[Tensor | None]:
-        result = backward(g, y, *kept, **attrs, **extra)
+        result = backward(g, y, *kept, **extra)
         return result if isinstance(result, (tuple, list)) else (result,)
 
-    nodes = tuple(Node(o, is_float(o.dtype), op.name, tape) for o in outputs)
-    tape.add(Record(op.name, tuple(n.key for n in nodes), edges, pullback, call_site() if state.anomaly else ""))
+    nodes = tuple([Node(o, o.dtype.kind == "f", op.name, tape) for o in outputs])
+    site = call_site() if state.anomaly else ""
+    tape.add(Record(op.name, tuple([n.key for n in nodes]), edges, pullback, site))
     return nodes
 
 
@@ -159,22 +158,29 @@ def _spec(x: Tensor) -> Spec:
 def _apply_primitive(row: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Node:
     xs = [a.value if isinstance(a, Node) else a for a in args]
     y = elementwise.apply(row.name, *xs, **attrs)
-    if _wanted(args) and row.grads and is_float(y.dtype):
-        tape = state.tape
-        assert tape is not None
-        edges = edges_of(args)
-        node = Node(y, True, row.name, tape)
-        saved = row.saved
-        kept = [x if not isinstance(x, Tensor) or n in saved else None for n, x in zip(row.inputs, xs, strict=True)]
-        kept_y = y if "y" in saved else None
-        needs = tuple(e is not None for e in edges)
-
-        def pullback(g: Tensor) -> Sequence[Tensor | None]:
-            return elementwise.gradients(row.name, g, kept_y, kept, needs, **attrs)
-
-        tape.add(Record(row.name, (node.key,), edges, pullback, call_site() if state.anomaly else ""))
+    differentiable = state.tape is not None and state.enabled and row.grads and is_float(y.dtype)
+    edges = edges_of(args) if differentiable else ()
+    if any(edges):
+        node = _record_primitive(row, edges, xs, y, attrs)
     else:
-        node = Node(y, op_name=row.name)
+        node = Node(y, False, row.name)
     if state.anomaly:
         check_finite(row.name, (y,), call_site())
+    return node
+
+
+def _record_primitive(
+    row: Primitive, edges: tuple[Edge | None, ...], xs: Sequence[Any], y: Tensor, attrs: dict[str, Any]
+) -> Node:
+    tape, saved = state.tape, row.saved
+    assert tape is not None
+    node = Node(y, True, row.name, tape)
+    kept = [x if n in saved or not isinstance(x, Tensor) else None for n, x in zip(row.inputs, xs, strict=True)]
+    kept_y = y if "y" in saved else None
+    needs = [e is not None for e in edges]
+
+    def pullback(g: Tensor) -> Sequence[Tensor | None]:
+        return elementwise.gradients(row.name, g, kept_y, kept, needs, **attrs)
+
+    tape.add(Record(row.name, (node.key,), edges, pullback, call_site() if state.anomaly else ""))
     return node

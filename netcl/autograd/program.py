@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from netcl.autograd import epilogue
@@ -15,7 +15,9 @@ from netcl.autograd.state import state
 from netcl.autograd.tape import Record, call_site, check_finite
 from netcl.autograd.trace import Scalar, TraceNode, Untraceable
 from netcl.core.errors import NetclError
+from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
+from netcl.ops.chain import plan_of
 
 
 class Slot(NamedTuple):
@@ -58,6 +60,14 @@ class EpilogueCall(NamedTuple):
 Call = FusedCall | EagerCall | EpilogueCall
 
 
+class OneLaunch(NamedTuple):
+    """A program's only launch, for tensors of one layout."""
+
+    run: Callable[..., tuple[Tensor, ...]]
+    numbers: tuple[Any, ...]
+    name: str
+
+
 class Program:
     """The steps of one trace; `run` takes the tensors (as Nodes or Tensors) and floats among the arguments."""
 
@@ -81,6 +91,18 @@ class Program:
                 _run_epilogue(call, values, floats)  # type: ignore[arg-type]
         result = self.result
         return values[result.place] if type(result) is Slot else _restore(result, values)
+
+    def launch(self, tensors: Sequence[Tensor]) -> OneLaunch | None:
+        """Where a single map of the arguments, and no float among them, is all there is: its prepared launch."""
+        call, queue = self.calls[0] if len(self.calls) == 1 else None, tensors[0].queue
+        if type(call) is not FusedCall or self.captured or type(self.result) is not Slot:
+            return None
+        step, places = call.step, tuple(range(len(tensors)))
+        plain = not (step.axes or step.fold or any(type(n) is Scalar for n in step.numbers))
+        if not plain or call.inputs != places or call.outputs != (self.result.place,) or isinstance(queue, CPUQueue):
+            return None
+        plan = plan_of(queue, step.chain, step.compute, step.dtypes, tensors)
+        return OneLaunch(plan.run, step.numbers, step.name)
 
 
 def _wants_gradient(nodes: Sequence[Node]) -> bool:

@@ -103,25 +103,35 @@ class Tape:
         records = list(self.records) if retain else self.records
         while records:
             record = records.pop()
-            upstream = [grads.pop(key, None) for key in record.outputs]
-            if all(g is None for g in upstream):
+            if len(record.outputs) == 1:
+                upstream: Any = grads.pop(record.outputs[0], None)
+            else:
+                upstream = tuple([grads.pop(key, None) for key in record.outputs])
+            if upstream is None or (type(upstream) is tuple and all(g is None for g in upstream)):
                 continue
-            for key, g in zip(record.outputs, upstream, strict=True):
-                if key in self.retained and g is not None:
-                    found[key] = (self.retained[key], g)
-            gradients = record.pullback(upstream[0] if len(upstream) == 1 else tuple(upstream))
+            if self.retained:
+                self._retain(record.outputs, upstream, found)
+            gradients = record.pullback(upstream)
             if state.anomaly:
                 check_finite(f"backward of {record.name}", [g for g in gradients if g is not None], record.site)
-            for edge, dx in zip(record.inputs, gradients, strict=False):
+            for edge, dx in zip(record.inputs, gradients):
                 if edge is None or dx is None:
                     continue
-                dx = fit(dx, edge.shape, edge.dtype)
-                if edge.leaf is not None:
-                    known = found.get(edge.key)
-                    found[edge.key] = (edge.leaf, dx if known is None else elementwise.add(known[1], dx))
+                key, shape, dtype, leaf = edge
+                if dx.shape != shape or dx.dtype is not dtype:
+                    dx = fit(dx, shape, dtype)
+                if leaf is not None:
+                    known = found.get(key)
+                    found[key] = (leaf, dx if known is None else elementwise.add(known[1], dx))
                 else:
-                    grads[edge.key] = elementwise.add(grads[edge.key], dx) if edge.key in grads else dx
+                    grads[key] = elementwise.add(grads[key], dx) if key in grads else dx
         return found
+
+    def _retain(self, keys: tuple[int, ...], upstream: Any, found: dict[int, tuple[Node, Tensor]]) -> None:
+        """Note the gradients of those nodes that asked for theirs."""
+        for key, g in zip(keys, upstream if type(upstream) is tuple else (upstream,), strict=True):
+            if key in self.retained and g is not None:
+                found[key] = (self.retained[key], g)
 
 
 def _ones(loss: Node) -> Tensor:

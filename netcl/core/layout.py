@@ -13,6 +13,7 @@ from netcl.core.errors import IndexOutOfRange, ShapeError
 Shape = tuple[int, ...]
 
 
+@lru_cache(maxsize=4096)
 def size_of(shape: Shape) -> int:
     """Number of elements of `shape`."""
     size = 1
@@ -147,6 +148,23 @@ def reshape_strides(shape: Shape, strides: Shape, to: Shape) -> Shape | None:
         result += reversed(steps)
         i, j = i + 1, last
     return tuple(result) + (1,) * (len(to) - len(result))
+
+
+@lru_cache(maxsize=4096)
+def reshaped(shape: Shape, strides: Shape, wanted: tuple[Any, ...]) -> tuple[Shape, Shape | None]:
+    """`wanted` without its -1, and the strides that show the same elements so (None when that needs a copy)."""
+    target = infer_shape("reshape", size_of(shape), tuple(int(n) for n in wanted))
+    return target, reshape_strides(shape, strides, target)
+
+
+@lru_cache(maxsize=4096)
+def permuted(shape: Shape, strides: Shape, axes: tuple[Any, ...]) -> tuple[Shape, Shape]:
+    """Shape and strides with the axes in another order; reversed when none is given."""
+    ndim = len(shape)
+    order = tuple(as_axis("permute", a, ndim) for a in axes or reversed(range(ndim)))
+    if sorted(order) != list(range(ndim)):
+        raise ShapeError(f"permute: expected each of {ndim} axes once, got {order}.")
+    return tuple(shape[a] for a in order), tuple(strides[a] for a in order)
 
 
 def select(where: str, shape: Shape, strides: Shape, offset: int, key: Any) -> tuple[Shape, Shape, int]:

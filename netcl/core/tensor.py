@@ -226,13 +226,15 @@ class Tensor:
     # -- views ---------------------------------------------------------------------------------------------------
 
     def _view(self, shape: Shape, strides: Shape, offset: int | None = None) -> Tensor:
-        return Tensor(self.buffer, shape, strides, self.offset if offset is None else offset, self.dtype, self.queue)
+        at = self.offset if offset is None else offset
+        return Tensor(self.buffer, shape, strides, at, self.dtype, self.queue)
 
     def reshape(self, *shape: Any) -> Tensor:
         """The elements in row-major order as `shape` (one length may be -1); copies only when strides demand it."""
         wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
-        target = layout.infer_shape("reshape", self.size, tuple(int(n) for n in wanted))
-        strides = layout.reshape_strides(self.shape, self.strides, target)
+        target, strides = layout.reshaped(self.shape, self.strides, tuple(wanted))
+        if target == self.shape:
+            return self
         if strides is None:
             return self.contiguous()._view(target, layout.contiguous_strides(target), 0)
         return self._view(target, strides)
@@ -244,11 +246,7 @@ class Tensor:
     def permute(self, *axes: Any) -> Tensor:
         """The axes in the given order, as NumPy's transpose(axes); without arguments they are reversed."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], (int, np.integer)) else axes
-        order = tuple(order) if order else tuple(reversed(range(self.ndim)))
-        order = tuple(layout.as_axis("permute", a, self.ndim) for a in order)
-        if sorted(order) != list(range(self.ndim)):
-            raise ShapeError(f"permute: expected each of {self.ndim} axes once, got {order}.")
-        return self._view(tuple(self.shape[a] for a in order), tuple(self.strides[a] for a in order))
+        return self._view(*layout.permuted(self.shape, self.strides, tuple(order)))
 
     def transpose(self, *axes: Any) -> Tensor:
         """Two axes exchanged when two are given for a tensor of any rank; else the same as `permute`."""
@@ -357,10 +355,8 @@ def _is_operand(name: str, x: Any) -> bool:
 
 def _allocate(queue: Any, shape: Shape, dtype: DType) -> Tensor:
     """An uninitialised tensor; arguments are trusted."""
-    if isinstance(queue, CPUQueue):
-        buffer: Any = np.empty(layout.size_of(shape), dtype)
-    else:
-        buffer = empty_buffer(queue, layout.size_of(shape) * dtype.itemsize)
+    size = layout.size_of(shape)
+    buffer = np.empty(size, dtype) if isinstance(queue, CPUQueue) else empty_buffer(queue, size * dtype.itemsize)
     return Tensor(buffer, shape, layout.contiguous_strides(shape), 0, dtype, queue)
 
 

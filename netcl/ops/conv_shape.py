@@ -73,12 +73,16 @@ def pair(where: str, name: str, value: Any, least: int) -> Pair:
 
 def geometry(where: str, x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry:
     """The checked sizes of a convolution. Raises ShapeError for what does not fit."""
-    s, p = pair(where, "stride", stride, 1), pair(where, "padding", padding, 0)
-    return _geometry(where, tuple(x_shape), tuple(w_shape), s, p, pair(where, "dilation", dilation, 1), groups)
+    settings = [v if type(v) in (int, tuple) else tuple(v) if np.ndim(v) else v for v in (stride, padding, dilation)]
+    return _geometry(where, tuple(x_shape), tuple(w_shape), *settings, groups)
 
 
 @lru_cache(maxsize=4096)
-def _geometry(where: str, x_shape: Shape, w_shape: Shape, s: Pair, p: Pair, d: Pair, groups: int) -> Geometry:
+def _geometry(
+    where: str, x_shape: Shape, w_shape: Shape, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Geometry:
+    s, p = pair(where, "stride", stride, 1), pair(where, "padding", padding, 0)
+    d = pair(where, "dilation", dilation, 1)
     if len(x_shape) != 4 or len(w_shape) != 4:
         raise ShapeError(
             f"{where}: expected x (N, C, H, W) and w (O, C / groups, KH, KW), got {x_shape} and {w_shape}."

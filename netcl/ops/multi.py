@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +98,13 @@ class Body:
     combine: str | None = None  # fold the last variable over the chunk: a formula in a and b
     master: bool = False  # p is kept in float in a state `master` and stored rounded
     gated: bool = False  # g is multiplied by a number on the device; nothing happens where it is not finite
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # worked out once: a body is looked up at each launch
+        return hash((self.name, self.statements, self.states, self.scalars, self.reads, self.combine))
 
 
 class Form(NamedTuple):

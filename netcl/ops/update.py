@@ -85,8 +85,17 @@ class Update:
             dialect._check_formula(self.name, formula, known)
             known.add(name)
 
+    @cached_property
+    def _bodies(self) -> dict[tuple[bool, bool], multi.Body]:
+        return {}
+
     def body(self, master: bool, gated: bool) -> multi.Body:
         """The row as a kernel body."""
+        if (master, gated) not in self._bodies:
+            self._bodies[master, gated] = self._body(master, gated)
+        return self._bodies[master, gated]
+
+    def _body(self, master: bool, gated: bool) -> multi.Body:
         statements, functions = self.compiled
         reads = ("p", "g") if self.reads_gradient else ("p",)
         states = (*self.states, "master") if master else self.states

@@ -107,12 +107,13 @@ class _Call(ctypes.Structure):
 class Sender:
     """A kernel's launches through `_send.c`. `pack(queue address, *arguments)` gives what follows the geometry."""
 
-    __slots__ = ("_event", "_kept", "_layout", "_types", "address", "launch", "memory", "pack")
+    __slots__ = ("_event", "_kept", "_layout", "_types", "address", "launch", "memory", "mixed", "pack")
 
     def __init__(self, handle: Any, types: Sequence[DType | None], functions: Extension) -> None:
-        """Args: types: as in `opencl.Kernel`, memory first."""
+        """Args: types: as in `opencl.Kernel`."""
         self.launch, self._event = functions.launch, functions.launch_event
-        self._types, self.memory = tuple(types), sum(t is None for t in types)
+        self._types, self.memory = tuple(types), next((i for i, t in enumerate(types) if t is not None), len(types))
+        self.mixed = None in types[self.memory :]  # memory also comes after numbers
         slots = [(ctypes.sizeof(P), "Q") if t is None else (t.itemsize, _code(t)) for t in types]
         marks = [n | (0 if t is not None else _MEMORY) for (n, _), t in zip(slots, types, strict=True)]
         sizes = (ctypes.c_uint32 * max(len(marks), 1))(*marks)
@@ -134,23 +135,29 @@ class Sender:
         status = self._event(packed, ctypes.byref(place))
         return status, None if place.value is None else cl.Event.from_int_ptr(place.value, False)
 
+    def rest(self, args: Sequence[Any]) -> Sequence[Any]:
+        """What to pack for the arguments behind the first memory."""
+        found = args[self.memory :]
+        if not self.mixed:
+            return found
+        return [a.int_ptr if t is None else a for a, t in zip(found, self._types[self.memory :], strict=True)]
+
     def packed(self, name: str, queue: int, args: Sequence[Any]) -> bytes:
         """`pack` for numbers it refuses: floats too large for their type become infinite. Raises DTypeError."""
-        n = self.memory
-        numbers = [_saturated(a, t) for a, t in zip(args[n:], self._types[n:], strict=True)]
+        types = self._types[self.memory :]
+        values = [_saturated(a, t) for a, t in zip(self.rest(args), types, strict=True)]
         try:
-            return self.pack(queue, *map(POINTER, args[:n]), *numbers)
+            return self.pack(queue, *map(POINTER, args[: self.memory]), *values)
         except struct.error as error:
             raise DTypeError(
-                f"{name}: expected numbers that fit {[str(t) for t in self._types[n:]]}, got {numbers} ({error})."
+                f"{name}: expected numbers that fit {types}, got {args[self.memory :]} ({error})."
             ) from None
 
 
 def sender(handle: Any, types: Sequence[DType | None]) -> Sender | None:
     """How to launch a kernel natively, or None where pyopencl has to."""
     found = extension()
-    first = sum(t is None for t in types)
-    return None if found is None or any(t is None for t in types[first:]) else Sender(handle, types, found)
+    return None if found is None else Sender(handle, types, found)
 
 
 @lru_cache(maxsize=4096)

@@ -57,8 +57,9 @@ def launch(
         event = _enqueue(kernel, target, global_size, local_size, args)
     else:
         n, pointer = sender.memory, target.int_ptr
+        rest = sender.rest(args) if sender.mixed else args[n:]
         try:
-            values = sender.pack(pointer, *map(native.POINTER, args[:n]), *args[n:])
+            values = sender.pack(pointer, *map(native.POINTER, args[:n]), *rest)
         except (OverflowError, struct.error):
             values = sender.packed(kernel.name, pointer, args)
         values = native.geometry(global_size, local_size) + values
