@@ -15,7 +15,7 @@ from netcl.core.device import manager
 from netcl.core.errors import BuildError, DTypeError, ShapeError
 from netcl.core.profile import numpy_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import matmul_gpu
+from netcl.ops import linear_grad, matmul_gpu
 from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.conv_shape import geometry
 from netcl.ops.matmul import Product, gemm, matmul
@@ -173,6 +173,19 @@ def test_large_products_use_the_units_and_small_ones_do_not(monkeypatch):
     assert best(product(4096, 4096, 4096)) == "portable"
     with probe.only():
         assert matmul_gpu.candidates(product(512, 512, 512, F16), H200) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "outs", "ins", "inside"),
+    [(32, 256, 784, True), (32, 128, 256, True), (32, 10, 128, True), (512, 256, 784, True), (512, 128, 256, True),
+     (512, 10, 128, True), (8192, 4096, 1024, False)],
+)  # fmt: skip
+def test_gradients_of_small_layers_save_launches_and_large_ones_use_the_units(
+    monkeypatch, cpu_queue, rows, outs, ins, inside
+):
+    monkeypatch.setattr(probe, "_probed", lambda profile: probe.FAMILIES)
+    g = Tensor.empty(cpu_queue, (rows, outs))
+    assert linear_grad._worth(g, True, ins, H200) == inside
 
 
 def test_operands_are_packed_only_where_they_must_be():
