@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import runpy
 import sys
@@ -17,6 +18,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=int, default=30, metavar="N", help="rows of the table (default 30)")
     parser.add_argument("--peak", action="store_true", help="compare with the device's peaks (takes a second)")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as in python -m"
+    )
     parser.add_argument("script", help="the script to run")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="what the script gets as sys.argv[1:]")
 
@@ -24,24 +28,57 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the script under a ProfileContext; its exit status."""
     os.environ["NETCL_PROFILE"] = "1"  # before any device is opened: its queues then take time stamps themselves
-    from netcl.core.errors import NetclError
     from netcl.profiling import ProfileContext
 
-    if not os.path.isfile(args.script):
-        raise NetclError(f"profile: expected a Python script, got {args.script!r}, which is not a file.")
-    before, sys.argv = sys.argv, [args.script, *args.args]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(args.script)))
-    status = 0
+    before = sys.argv, sys.path[:]
+    sys.argv = [args.script, *args.args]
+    sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
     try:
+        _check(args)
         with ProfileContext(trace=args.trace) as prof:
-            try:
-                runpy.run_path(args.script, run_name="__main__")
-            except SystemExit as leave:  # the table is wanted all the same
-                status = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+            status = _execute(args.script, args.module)
     finally:
-        sys.argv = before
-        sys.path.pop(0)
+        sys.argv, sys.path[:] = before
     print(prof.table(args.limit, args.peak))
     if args.trace:
         print(f"trace: {args.trace} (open it at ui.perfetto.dev)")
     return status
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Say before a long run what would fail at its end."""
+    from netcl.core.errors import NetclError
+
+    if args.module:
+        try:
+            found = importlib.util.find_spec(args.script) is not None
+        except (ImportError, ValueError):  # of a package above it
+            found = False
+        if not found:
+            raise NetclError(f"profile: expected the name of a module after -m, got {args.script!r}, which is none.")
+    elif not os.path.isfile(args.script):
+        raise NetclError(f"profile: expected a Python script, got {args.script!r}, which is not a file.")
+    if args.trace:
+        try:
+            with open(args.trace, "ab"):
+                pass
+        except OSError as error:
+            raise NetclError(
+                f"profile: expected a trace file that can be written, got {args.trace!r}: {error}."
+            ) from None
+
+
+def _execute(script: str, module: bool) -> int:
+    """Run it as the main program; its exit status. The table is wanted also when it stops early."""
+    try:
+        if module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as leave:
+        if isinstance(leave.code, str):
+            print(leave.code, file=sys.stderr)
+        return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+    except KeyboardInterrupt:
+        return 130
+    return 0

@@ -3,7 +3,7 @@
 from netcl.profiling.kernels import KernelProfiler, KernelStats
 from netcl.profiling.memory import MemoryTimeline
 from netcl.profiling.peak import Peaks, peaks
-from netcl.profiling.profile import ProfileContext
+from netcl.profiling.profile import ProfileContext, region
 from netcl.profiling.timer import EventTimer, Timer
 from netcl.profiling.tune import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner
 
@@ -20,4 +20,5 @@ __all__ = [
     "Timer",
     "WorkGroupTuner",
     "peaks",
+    "region",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,19 @@ from netcl.profiling import trace
 from netcl.profiling.kernels import KernelProfiler
 from netcl.profiling.memory import MemoryTimeline
 from netcl.profiling.trace import Region
+
+_active: list[ProfileContext] = []
+
+
+@contextmanager
+def region(name: str) -> Iterator[None]:
+    """Name a stretch of a program in the traces being made, that of `netcl profile` too; without one, do nothing."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        for profile in _active:
+            profile.regions.append(Region(name, start, time.perf_counter(), threading.get_ident()))
 
 
 class ProfileContext:
@@ -39,23 +52,20 @@ class ProfileContext:
         self.kernels.start()
         self.memory.start()
         self._began = time.perf_counter()
+        _active.append(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        _active.remove(self)
         self.memory.stop()
         self.kernels.stop()
         self.seconds += time.perf_counter() - self._began
         if self.path is not None:
             self.save_trace(self.path)
 
-    @contextmanager
-    def region(self, name: str) -> Iterator[None]:
-        """Name a stretch of the block in the trace."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.regions.append(Region(name, start, time.perf_counter(), threading.get_ident()))
+    def region(self, name: str) -> AbstractContextManager[None]:
+        """As the function `region`."""
+        return region(name)
 
     def save_trace(self, path: str | Path) -> Path:
         """Write the trace file; see `profiling.trace`."""

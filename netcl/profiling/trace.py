@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from netcl.core.profile import profile_of
 from netcl.profiling.kernels import Sample
 from netcl.profiling.memory import Moment
 
-HOST = 1
+HOST, COMMANDS = 1, 1  # the host's process, and the thread of each queue's process
 
 
 class Region(NamedTuple):
@@ -36,16 +37,19 @@ def events(samples: Sequence[Sample], regions: Iterable[Region] = (), moments: I
     queues = list({id(s.queue): s.queue for s in samples}.values())
     rows = {id(q): HOST + 1 + i for i, q in enumerate(queues)}
     found: list[Any] = [_named("process_name", HOST, 0, "host")]
+    for thread in {x.thread: None for x in (*samples, *regions)}:
+        found.append(_named("thread_name", HOST, thread, _thread_name(thread)))
     for queue in queues:
         found.append(_named("process_name", rows[id(queue)], 0, f"queue on {profile_of(queue).name}"))
+        found.append(_named("thread_name", rows[id(queue)], COMMANDS, "commands"))
     for i, s in enumerate(samples):
         args = {"bytes": s.nbytes, "operations": s.operations, "global": list(s.size), "local": list(s.group or ())}
         row = rows[id(s.queue)]
-        found.append(_span(s.name, s.kind, s.start - zero, s.end - s.start, row, 1, args))
+        found.append(_span(s.name, s.kind, s.start - zero, s.end - s.start, row, COMMANDS, args))
         if s.kind != "numpy":
             found.append({"name": s.name, "cat": "sent", "ph": "i", "s": "t", "ts": (s.sent - zero) * 1e6, "pid": HOST,
                           "tid": s.thread})  # fmt: skip
-            for phase, pid, tid, at in (("s", HOST, s.thread, s.sent), ("f", row, 1, max(s.start, s.sent))):
+            for phase, pid, tid, at in (("s", HOST, s.thread, s.sent), ("f", row, COMMANDS, max(s.start, s.sent))):
                 found.append({"name": "sent", "cat": "sent", "ph": phase, "bp": "e", "id": i, "ts": (at - zero) * 1e6,
                               "pid": pid, "tid": tid})  # fmt: skip
     for r in regions:
@@ -54,6 +58,11 @@ def events(samples: Sequence[Sample], regions: Iterable[Region] = (), moments: I
         found.append({"name": "device memory", "ph": "C", "ts": (m.time - zero) * 1e6, "pid": HOST,
                       "args": {"active": m.active, "cached": m.cached}})  # fmt: skip
     return found
+
+
+def _thread_name(ident: int) -> str:
+    """The name of a Python thread that still runs, else its number."""
+    return next((t.name for t in threading.enumerate() if t.ident == ident), f"thread {ident}")
 
 
 def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import threading
 import numpy as np
 import pytest
 
+from netcl.cli.main import main
+from netcl.cli.train import Run
 from netcl.core import process
 from netcl.core.backend import cpu, opencl
 from netcl.core.errors import NetclError
@@ -16,7 +18,7 @@ from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
 from netcl.ops.matmul import matmul
-from netcl.profiling import KernelProfiler, MemoryTimeline, Peaks, ProfileContext, kernels, peaks, trace
+from netcl.profiling import KernelProfiler, MemoryTimeline, Peaks, ProfileContext, kernels, peaks, region, trace
 from netcl.profiling.work import operations
 from netcl.runtime.capture import KernelCapture
 
@@ -56,6 +58,40 @@ def test_times_add_up_to_the_busy_time(cl_queue):
     starts = [s.start for s in prof.samples]
     assert starts == sorted(starts)
     assert all(s.sent <= s.end + 1e-3 and s.start <= s.end for s in prof.samples)
+
+
+def union(intervals):
+    """Length of what the intervals cover, in whole nanoseconds."""
+    covered, reached = 0, 0
+    for start, end in sorted(intervals):
+        covered += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+def test_a_digits_training_adds_up_to_the_busy_time_of_the_queue(cl_queue, tmp_path):
+    """Eager, recorded and replayed steps, by the driver's own time stamps and by the trace file."""
+    work, events = Run(cl_queue, 1, 16, 0), []
+    batches = [tuple(Tensor.from_host(cl_queue, a) for a in batch) for batch, _ in zip(work.loader, range(4))]
+    launched = lambda kernel, queue, size, group, args, event: events.append(event)  # noqa: E731
+    copied = lambda kind, queue, target, source, nbytes, details, event: events.append(event)  # noqa: E731
+    opencl.hooks.append(launched), opencl.copy_hooks.append(copied)
+    try:
+        with ProfileContext(cl_queue, trace=tmp_path / "trace.json") as prof:
+            for x, y in batches:
+                loss = work.step(x, y)
+            loss.value.to_host()
+    finally:
+        opencl.hooks.remove(launched), opencl.copy_hooks.remove(copied)
+    stamps = [(event.profile.start, event.profile.end) for event in events]
+    total, busy = sum(end - start for start, end in stamps), union(stamps)
+    assert total == pytest.approx(busy, rel=0.05)
+    assert prof.kernels.seconds == pytest.approx(total * 1e-9, rel=1e-6)
+    assert prof.kernels.busy_seconds == pytest.approx(busy * 1e-9, rel=1e-3)
+    assert sum(row.seconds for row in prof.kernels.stats()) == pytest.approx(busy * 1e-9, rel=0.05)
+    spans = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert len(spans) == len(events) > 4 * work.step.num_launches
+    assert sum(e["dur"] for e in spans) * 1e3 == pytest.approx(busy, rel=0.05)
 
 
 def test_numpy_calls_are_timed(cpu_queue):
@@ -118,17 +154,21 @@ def test_threads_and_regions_and_memory_are_in_the_trace(queue, tmp_path):
     x = Tensor.ones(queue, (1000,))
     path = tmp_path / "trace.json"
     with ProfileContext(queue, trace=path) as prof:
-        with prof.region("outer"), prof.region("inner"):
+        with prof.region("outer"), region("inner"):
             y = E.neg(x)
         thread = threading.Thread(target=lambda: E.exp(y).to_host())
         thread.start()
         thread.join()
+    with region("after"):
+        pass
+    assert [r.name for r in prof.regions] == ["inner", "outer"]
     events = json.loads(path.read_text())["traceEvents"]
     spans = {e["name"]: e for e in events if e["ph"] == "X"}
     inner, outer = spans["inner"], spans["outer"]
     assert outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 1
     assert all(e["dur"] >= 0 and e["ts"] >= -1e-3 for e in spans.values())
-    assert {e["args"]["name"] for e in events if e["ph"] == "M"} >= {"host"}
+    names = {"host", "MainThread"} | (set() if isinstance(queue, CPUQueue) else {"commands"})
+    assert {e["args"]["name"] for e in events if e["ph"] == "M"} >= names
     assert any(e["ph"] == "C" and e["args"]["active"] > 0 for e in events)
     if not isinstance(queue, CPUQueue):
         assert {"netcl_neg", "netcl_exp"} <= set(spans)
@@ -181,5 +221,25 @@ def test_the_command_profiles_a_script(tmp_path):
     assert done.returncode == 3, done.stderr
     assert "calls" in done.stdout and "device busy" in done.stdout and str(out) in done.stdout
     assert any(e["ph"] == "X" for e in json.loads(out.read_text())["traceEvents"])
-    missing = subprocess.run([*command[:4], "nowhere.py"], capture_output=True, text=True, timeout=120)
-    assert missing.returncode == 1 and "expected a Python script" in missing.stderr
+    for arguments, message in (
+        (["nowhere.py"], "expected a Python script"),
+        (["-m", "no.such.module"], "expected the name of a module"),
+        (["--trace", str(tmp_path / "no" / "t.json"), str(script)], "expected a trace file that can be written"),
+    ):
+        wrong = subprocess.run([*command[:4], *arguments], capture_output=True, text=True, timeout=120)
+        assert wrong.returncode == 1 and message in wrong.stderr and "Traceback" not in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("leave", "status", "message"),
+    [("sys.exit('enough')", 1, "enough"), ("raise KeyboardInterrupt", 130, ""), ("sys.exit()", 0, "")],
+)
+def test_the_table_is_shown_also_when_a_module_stops_early(tmp_path, monkeypatch, capsys, leave, status, message):
+    (tmp_path / "stopping_early.py").write_text(f"import sys\n{leave}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NETCL_PROFILE", "")
+    before = sys.path[:], sys.argv[:]
+    assert main(["profile", "-m", "stopping_early"]) == status
+    assert (sys.path, sys.argv) == before
+    printed = capsys.readouterr()
+    assert "calls" in printed.out and message in printed.err
