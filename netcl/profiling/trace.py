@@ -37,7 +37,7 @@ def events(samples: Sequence[Sample], regions: Iterable[Region] = (), moments: I
     queues = list({id(s.queue): s.queue for s in samples}.values())
     rows = {id(q): HOST + 1 + i for i, q in enumerate(queues)}
     found: list[Any] = [_named("process_name", HOST, 0, "host")]
-    for thread in {x.thread: None for x in (*samples, *regions)}:
+    for thread in dict.fromkeys([*(s.thread for s in samples), *(r.thread for r in regions)]):
         found.append(_named("thread_name", HOST, thread, _thread_name(thread)))
     for queue in queues:
         found.append(_named("process_name", rows[id(queue)], 0, f"queue on {profile_of(queue).name}"))
