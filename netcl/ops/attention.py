@@ -1,6 +1,7 @@
 """Streaming attention: softmax(q k^T) v and its gradients without ever holding a map of all queries by all keys.
 
-Kernels: attention_cpu.cl for CPU devices, attention_gpu.cl for everything else (launched by attention_gpu.py).
+Kernels: attend_cpu.cl and attend_grad_cpu.cl for CPU devices (launched by attention_cpu.py), attention_gpu.cl for
+everything else (attention_gpu.py).
 """
 
 from __future__ import annotations
@@ -13,19 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, INT64, UINT8, DType, compute_dtype, is_float
+from netcl.core.dtypes import BOOL, FLOAT32, UINT8, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.profile import DeviceProfile, profile_of
+from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops import sources
-from netcl.runtime.cache import get_kernel
 
 OPTIONS = ("-cl-mad-enable",)
 LARGEST = 512  # head size that the kernels hold in local memory and registers
-CACHE = 256 << 10  # bytes of a CPU's second-level cache that a gradient's blocks may take
-BLOCK = 48  # queries per work-item on a CPU device
-FEW = 4  # queries up to which a CPU device reads keys and values as they are
 NUMPY_SCORES = 1 << 22  # scores that the NumPy form holds at once
 DIMS = struct.Struct("23q")  # Dims of attention_cpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
@@ -76,12 +71,7 @@ def attention(
         return o, lse
     q, k, v = (_rows(t) for t in (q, k, v))
     mask = None if key_padding_mask is None else _bytes(key_padding_mask)
-    if profile_of(queue).kind == "cpu":
-        _cpu_forward(queue, o, lse, q, k, v, mask, geometry)
-    else:
-        from netcl.ops import attention_gpu
-
-        attention_gpu.forward(queue, o, lse, q, k, v, mask, geometry)
+    _family(queue).forward(queue, o, lse, q, k, v, mask, geometry)
     return o, lse
 
 
@@ -111,12 +101,7 @@ def attention_grad(
         g, q, k, v = (_rows(t) for t in tensors[:4])
         o, lse = o.contiguous(), lse.contiguous()
         mask = None if key_padding_mask is None else _bytes(key_padding_mask)
-        if profile_of(queue).kind == "cpu":
-            found = _cpu_backward(queue, g, q, k, v, o, lse, mask, geometry)
-        else:
-            from netcl.ops import attention_gpu
-
-            found = attention_gpu.backward(queue, g, q, k, v, o, lse, mask, geometry)
+        found = _family(queue).backward(queue, g, q, k, v, o, lse, mask, geometry)
     return tuple(t if need else None for t, need in zip(found, needs))  # type: ignore[return-value]
 
 
@@ -161,20 +146,14 @@ def _bytes(mask: Tensor) -> Tensor:
     return mask if mask.shape[-1] == 1 or mask.strides[-1] == 1 else mask.contiguous()
 
 
-# -- CPU devices -------------------------------------------------------------------------------------------------------
+# -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-def _source(use: str, stored: DType, flags: tuple[str, ...] = (), **sizes: int) -> str:
-    compute = compute_dtype(stored)
-    vector = {"VECTOR": "float8", "VW": 8} if compute == FLOAT32 else {"VECTOR": "double4", "VW": 4}
-    defines: dict[str, Any] = {**dict.fromkeys(flags, 1), f"USE_{use}": 1, **vector, **sizes}
-    return sources.load("attention_cpu.cl", S=C_NAME[stored], E=C_NAME[compute], **defines)
+def _family(queue: Any) -> Any:
+    """The module with `forward` and `backward` for the kind of device."""
+    from netcl.ops import attention_cpu, attention_gpu
 
-
-def _padded(size: int, compute: DType) -> int:
-    """The head size rounded up to whole panels."""
-    panel = 16 if compute == FLOAT32 else 8
-    return -(-size // panel) * panel
+    return attention_cpu if profile_of(queue).kind == "cpu" else attention_gpu
 
 
 def dims_of(x: Geometry, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, mask: Tensor | None, *rest: int) -> bytes:
@@ -188,77 +167,6 @@ def dims_of(x: Geometry, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, mask
 def number(compute: DType) -> DType:
     """The type of a scalar argument."""
     return np.dtype(np.float64) if compute.itemsize == 8 else FLOAT32
-
-
-def _cpu_forward(
-    queue: Any, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, x: Geometry
-) -> None:
-    compute = lse.dtype
-    width = _padded(x.size, compute)
-    flags = () if mask is None else ("MASK",)
-    text = _source("ATTEND_FEW" if x.queries <= FEW else "ATTEND", q.dtype, flags, DP=width, BQ=BLOCK)
-    masked = lse if mask is None else mask
-    offset = 0 if mask is None else mask.offset
-    if x.queries <= FEW:
-        dims = np.void(dims_of(x, q, k, v, None, mask))
-        kernel = get_kernel(queue, text, "attend_few", [None] * 6 + [INT64] * 4 + [number(compute), RECORD], OPTIONS)
-        buffers = [t.buffer for t in (o, lse, q, k, v, masked)]
-        grid = (x.queries, x.heads, x.batch)
-        launch(kernel, queue, grid, (1, 1, 1), *buffers, q.offset, k.offset, v.offset, offset, x.scale, dims)
-        return
-    panel = 16 if compute == FLOAT32 else 8
-    panels, heads = -(-x.keys // panel), x.heads // x.group
-    turned = allocate(queue, (x.batch, heads, panels, width, panel), compute)
-    kernel = get_kernel(queue, text, "turn", [None] * 2 + [INT64, RECORD], OPTIONS)
-    dims = np.void(dims_of(x, q, k, v, None, mask))
-    launch(kernel, queue, (panels, heads, x.batch), (1, 1, 1), turned.buffer, k.buffer, k.offset, dims)
-    if v.dtype != compute or x.size != width:
-        wide = allocate(queue, (x.batch, heads, x.keys, width), compute)
-        kernel = get_kernel(queue, text, "widen", [None] * 2 + [INT64, RECORD], OPTIONS)
-        launch(kernel, queue, (-(-x.keys // 64), heads, x.batch), (1, 1, 1), wide.buffer, v.buffer, v.offset, dims)
-        v = wide
-        dims = np.void(dims_of(x, q, k, v, None, mask))
-    kernel = get_kernel(queue, text, "attend", [None] * 6 + [INT64] * 3 + [number(compute), RECORD], OPTIONS)
-    buffers = [t.buffer for t in (o, lse, q, turned, v, masked)]
-    grid = (-(-x.queries // BLOCK), x.heads, x.batch)
-    launch(kernel, queue, grid, (1, 1, 1), *buffers, q.offset, v.offset, offset, x.scale, dims)
-
-
-def _grad_sizes(width: int, compute: DType, profile: DeviceProfile) -> dict[str, int]:
-    """Keys (BK) and queries (BQ) per block of the gradient: the largest whose working set fits in local memory."""
-    vector = 8 if compute == FLOAT32 else 4
-    limit = min(profile.local_mem, CACHE) // compute.itemsize
-    for keys, queries in ((96, 48), (48, 48), (32, 24), (16, 12)):
-        sums = -(-keys // 6) * 6
-        row = width + vector
-        if 2 * (keys + sums) * width + (keys + 2 * queries) * row + 2 * queries * (keys + vector) <= limit:
-            break
-    return {"BK": keys, "BQ": queries}
-
-
-def _cpu_backward(
-    queue: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, mask: Tensor | None, x: Geometry
-) -> tuple[Tensor, Tensor, Tensor]:
-    compute, profile = lse.dtype, profile_of(queue)
-    width, heads = _padded(x.size, compute), x.heads // x.group
-    sizes = _grad_sizes(width, compute, profile)
-    text = _source("ATTEND_GRAD", q.dtype, () if mask is None else ("MASK",), DP=width, **sizes)
-    dq, dk, dv = (allocate(queue, t.shape, t.dtype) for t in (q, k, v))
-    splits = max(1, min(-(-4 * profile.compute_units // (x.batch * heads)), -(-x.keys // sizes["BK"])))
-    rows = -(-x.queries // 6) * 6
-    parts = allocate(queue, (splits, x.batch * x.heads, rows, width), compute)
-    delta = allocate(queue, lse.shape, compute)
-    dims = np.void(dims_of(x, q, k, v, g, mask, splits, rows))
-    grid = (-(-x.queries // 64), x.heads, x.batch)
-    kernel = get_kernel(queue, text, "dots", [None] * 3 + [INT64] * 2 + [RECORD], OPTIONS)
-    launch(kernel, queue, grid, (1, 1, 1), delta.buffer, g.buffer, o.buffer, g.offset, o.offset, dims)
-    kernel = get_kernel(queue, text, "attend_grad", [None] * 10 + [INT64] * 6 + [number(compute), RECORD], OPTIONS)
-    buffers = [t.buffer for t in (dk, dv, parts, q, k, v, g, lse, delta, lse if mask is None else mask)]
-    offsets = (q.offset, k.offset, v.offset, g.offset, lse.offset, 0 if mask is None else mask.offset)
-    launch(kernel, queue, (splits, heads, x.batch), (1, 1, 1), *buffers, *offsets, x.scale, dims)
-    kernel = get_kernel(queue, text, "join", [None] * 2 + [number(compute), RECORD], OPTIONS)
-    launch(kernel, queue, grid, (1, 1, 1), dq.buffer, parts.buffer, x.scale, dims)
-    return dq, dk, dv
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------

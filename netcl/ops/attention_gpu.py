@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from netcl.core.backend.opencl import launch
 from netcl.core.dtypes import C_NAME, FLOAT32, INT64, compute_dtype
 from netcl.core.profile import DeviceProfile, profile_of
@@ -62,7 +60,7 @@ def forward(
     buffers = [t.buffer for t in (o, lse, q, k, v, lse if mask is None else mask)]
     offsets = (q.offset, k.offset, v.offset, 0 if mask is None else mask.offset)
     grid = _grid(sizes, x.queries, x.heads, x.batch)
-    launch(kernel, queue, *grid, *buffers, *offsets, x.scale, np.void(dims_of(x, q, k, v, None, mask)))
+    launch(kernel, queue, *grid, *buffers, *offsets, x.scale, dims_of(x, q, k, v, None, mask))
 
 
 def backward(
@@ -72,7 +70,7 @@ def backward(
     compute, profile = lse.dtype, profile_of(queue)
     dq, dk, dv = (allocate(queue, t.shape, t.dtype) for t in (q, k, v))
     delta = allocate(queue, lse.shape, compute)
-    dims = np.void(dims_of(x, q, k, v, g, mask))
+    dims = dims_of(x, q, k, v, g, mask)
     sizes = geometry(x.queries, x.size, compute.itemsize, profile)
     local = (sizes["GX"], sizes["GY"], 1)
     text = _text("DOTS", q, None, sizes, g, o)

@@ -102,6 +102,26 @@ def close(found, wanted, dtype):
 
 @pytest.mark.parametrize(("queue", "case"), ALL, ids=str, indirect=["queue"])
 def test_attention(queue, case):
+    check(queue, case)
+
+
+OTHER_WIDTH = [
+    Case(77, 130, 64, 6, 2, True), Case(140, 150, 64, causal=True, window=70, padding=True),
+    Case(150, 150, 64, window=20), Case(33, 40, 77, causal=True), *TYPES,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHER_WIDTH, ids=str)
+def test_attention_of_other_vectors(cl_queue, case):
+    """On a CPU device with registers half or twice as wide as this one's."""
+    profile = profile_of(cl_queue)
+    other = {8: 16, 16: 8}[profile.vector]
+    with override_profile(cl_queue, dataclasses.replace(profile, kind="cpu", vector=other)):
+        check(cl_queue, case)
+
+
+def check(queue, case):
+    """Results and gradients against the map written out."""
     q, k, v, g, mask = case.arrays()
     tq, tk, tv, tg = (Tensor.from_host(queue, a) for a in (q, k, v, g))
     masks = {"causal": case.causal, "scale": case.scale, "window": case.window}

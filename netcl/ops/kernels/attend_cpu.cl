@@ -1,0 +1,203 @@
+// attend_cpu.cl: o = softmax(q k^T * scale) v without an S x S map, for CPU devices. Follows attention_cpu.cl.
+//
+// A work-item computes NR queries of one head, which lie side by side in vectors: Q [D][NR], and for each block of BK keys
+//   P = k Q              [BK][NR], tiles of MR keys
+//   P = 2^(P - max)      the running maximum of each lane; old sums are scaled to the new one
+//   O = O * scaling + v^T P   [D][NR], tiles of MR elements of a row
+// So k and v are read in rows as they are, and nothing is summed across a vector.
+#ifndef BK
+#define BK 96      // keys per block
+#endif
+
+#ifdef HALF
+// Rows of k or v as E: (B, H / G, Tk, D). Launch: (ceil(Tk / 64), H / G, B).
+__kernel void widen(__global E* restrict out, __global const S* restrict x, long ox, long xb, long xh, long xt, const Dims d) {
+    long first = get_global_id(0) * 64, last = first + 64 < d.Tk ? first + 64 : d.Tk;
+    long h = get_global_id(1), b = get_global_id(2);
+    out += (b * get_global_size(1) + h) * d.Tk * d.D;
+    x += ox + b * xb + h * xh;
+    for (long t = first; t < last; t++) {
+        int c = 0;
+        for (; c + VW <= d.D; c += VW) GLOB(out + t * d.D + c) = GET(x + t * xt + c);
+        for (; c < d.D; c++) out[t * d.D + c] = LOAD(x + t * xt, c);
+    }
+}
+#endif
+
+#ifdef USE_ATTEND
+#define RESCALE_1(i, j) LOC(c + i * ldc + j * VW) = LOC(c + i * ldc + j * VW) * LOC(al + j * VW) + c##i##j;
+#define RESCALE(i) ACROSS(RESCALE_1, i)
+#define BTYPE __local const
+#define AT AT_ROWS
+TILE(scores, JOIN(ROWS, MR), WRITE, __local, __global const)
+TILE(scores_of_one, ROWS1, WRITE, __local, __global const)
+#undef AT
+#define AT AT_COLUMNS
+TILE(weigh, JOIN(ROWS, MR), RESCALE, __local, __global const)
+TILE(weigh_one, ROWS1, RESCALE, __local, __global const)
+
+static inline int within(long x, long from, long to) { return x < from ? (int)from : x > to ? (int)to : (int)x; }
+
+// Scores that the queries from q0 on (one per lane) must not see, of keys kb .. kb + n, become -infinity.
+static inline void forbid(__local E* P, long q0, long kb, int n, __global const uchar* mask, const Dims* d) {
+    MASK lanes[NR];
+    for (int r = 0; r < NR; r++) lanes[r] = r;
+    int from = within(lo_of(d, q0 + NR - 1) - kb, 0, n), to = within(hi_of(d, q0) - kb, from, n);
+    for (int j = from > 0 ? 0 : to; j < n; j = j + 1 == from ? to : j + 1) {    // all queries see the keys from .. to
+        long own = kb + j - q0 - (d->Tk - d->Tq), reach = d->window - 1;         // lane at whose place the key is
+        int first = d->causal ? within(own, 0, NR) : d->window > 0 ? within(own - reach, 0, NR) : 0;
+        int last = d->window > 0 ? within(own + reach, -1, NR) : NR;
+        for (int x = 0; x < NR; x += VW) {
+            I lane = *(I*)(lanes + x), seen = (lane >= (MASK)first) & (lane <= (MASK)last);
+            LOC(P + j * NR + x) = seen ? LOC(P + j * NR + x) : (V)(NONE);
+        }
+    }
+#ifdef MASKED
+    for (int j = 0; j < n; j++)
+        for (int x = 0; mask[kb + j] && x < NR; x += VW) LOC(P + j * NR + x) = (V)(NONE);
+#endif
+}
+
+// P = 2^(P - m) with the new maxima m, sums l, and in al the factors of what was summed before.
+static inline void weights(__local E* P, int n, __local E* m, __local E* l, __local E* al) {
+    for (int x = 0; x < NR; x += VW) {
+        V top = LOC(m + x), sum = (V)(0);
+        int j = 0;
+        for (; j + 4 <= n; j += 4) {
+            __local E* p = P + j * NR + x;
+            top = larger(larger(larger(LOC(p), LOC(p + NR)), larger(LOC(p + 2 * NR), LOC(p + 3 * NR))), top);
+        }
+        for (; j < n; j++) top = larger(LOC(P + j * NR + x), top);
+        V base = top == NONE ? (V)(0) : top;
+        for (j = 0; j < n; j++) {
+            V p = power(LOC(P + j * NR + x) - base);
+            LOC(P + j * NR + x) = p;
+            sum += p;
+        }
+        V old = power(LOC(m + x) - base);
+        LOC(al + x) = old;
+        LOC(l + x) = LOC(l + x) * old + sum;
+        LOC(m + x) = top;
+    }
+}
+
+// Rows of O, turned, times f, to o.
+#define LINE_OUT(i) *(__local const U8*)(O + (c + (i)) * NR + r)
+#define LINE_GLOBAL(i, v) SET8(o + (r + (i)) * D + c, (v) * f[r + (i)]);
+static inline void put(__global S* o, __local const E* O, __local const E* f, int rows, int D) {
+    int full = rows / 8 * 8, columns = D / 8 * 8;
+    for (int r = 0; r < full; r += 8)
+        for (int c = 0; c < columns; c += 8) TURN8(LINE_OUT, LINE_GLOBAL)
+    for (int r = 0; r < rows; r++)
+        for (int c = r < full ? columns : 0; c < D; c++) STORE(o, r * D + c, O[c * NR + r] * f[r]);
+}
+
+// Launch: (ceil(Tq / NR), H, B).
+__kernel void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
+                     __global const E* restrict k, __global const E* restrict v, __global const uchar* restrict mask, long oq,
+                     long ok, long ov, long om, E scale, const Dims d) {
+    __local E Q[DP * NR], P[BK * NR], O[DP * NR], m[NR], l[NR], al[NR];
+    // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
+    long q0 = (get_global_size(0) - 1 - get_global_id(0)) * NR, h = get_global_id(1), b = get_global_id(2);
+    int rows = d.Tq - q0 < NR ? (int)(d.Tq - q0) : NR, D = d.D;
+    k += ok + b * d.kb + h / d.G * d.kh;
+    v += ov + b * d.vb + h / d.G * d.vh;
+    mask += om + b * d.mask_b;
+    turn_panel(Q, NR, q + oq + b * d.qb + h * d.qh + q0 * d.qt, rows, d.qt, D, scale * LOG2E);
+    for (int x = 0; x < D * NR; x += VW) LOC(O + x) = (V)(0);
+    for (int x = 0; x < NR; x += VW) {
+        LOC(m + x) = (V)(NONE);
+        LOC(l + x) = (V)(0);
+    }
+    long end = hi_of(&d, q0 + rows - 1);
+    for (long kb = lo_of(&d, q0); kb < end; kb += BK) {
+        int n = end - kb < BK ? (int)(end - kb) : BK, j = 0, c = 0;
+        for (; j + MR <= n; j += MR) scores(P + j * NR, NR, k + (kb + j) * d.kt, d.kt, Q, NR, D, al);
+        for (; j < n; j++) scores_of_one(P + j * NR, NR, k + (kb + j) * d.kt, d.kt, Q, NR, D, al);
+        forbid(P, q0, kb, n, mask, &d);
+        weights(P, n, m, l, al);
+        for (; c + MR <= D; c += MR) weigh(O + c * NR, NR, v + kb * d.vt + c, d.vt, P, NR, n, al);
+        for (; c < D; c++) weigh_one(O + c * NR, NR, v + kb * d.vt + c, d.vt, P, NR, n, al);
+    }
+    long first = (b * d.H + h) * d.Tq + q0;
+    for (int r = 0; r < rows; r++) {
+        lse[first + r] = l[r] == 0 ? NONE : m[r] * LN2 + log(l[r]);
+        al[r] = l[r] == 0 ? 0 : 1 / l[r];
+    }
+    put(o + first * D, O, al, rows, D);
+}
+#endif
+
+#ifdef USE_ATTEND_FEW
+// A few queries against many keys, as in decoding: a work-item takes one query, its scores side by side in vectors.
+// Launch: (Tq, H, B).
+__kernel void attend_few(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
+                         __global const S* restrict k, __global const S* restrict v, __global const uchar* restrict mask,
+                         long oq, long ok, long ov, long om, E scale, const Dims d) {
+    __local E Q[DP], s[BK], O[DP];
+    long i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
+    int D = d.D;
+    q += oq + b * d.qb + h * d.qh + i * d.qt;
+    k += ok + b * d.kb + h / d.G * d.kh;
+    v += ov + b * d.vb + h / d.G * d.vh;
+    mask += om + b * d.mask_b;
+    for (int c = 0; c < D; c++) {
+        Q[c] = LOAD(q, c) * (scale * LOG2E);
+        O[c] = 0;
+    }
+    E m = NONE, l = 0;
+    long end = hi_of(&d, i);
+    for (long kb = lo_of(&d, i); kb < end; kb += BK) {
+        int n = end - kb < BK ? (int)(end - kb) : BK, w = up(n, VW);
+        for (int j = 0; j < n; j++) {
+            __global const S* p = k + (kb + j) * d.kt;
+            V a0 = (V)(0), a1 = a0;
+            int c = 0;
+            for (; c + 2 * VW <= D; c += 2 * VW) {
+                a0 += LOC(Q + c) * GET(p + c);
+                a1 += LOC(Q + c + VW) * GET(p + c + VW);
+            }
+            for (; c + VW <= D; c += VW) a0 += LOC(Q + c) * GET(p + c);
+            E t = total(a0 + a1);
+            for (; c < D; c++) t += Q[c] * LOAD(p, c);
+            s[j] = t;
+        }
+#ifdef MASKED
+        for (int j = 0; j < n; j++) s[j] = mask[kb + j] ? NONE : s[j];
+#endif
+        for (int j = n; j < w; j++) s[j] = NONE;
+        V top = LOC(s), sum = (V)(0);
+        for (int j = VW; j < w; j += VW) top = larger(LOC(s + j), top);
+        E t = largest(top);
+        t = t > m ? t : m;
+        E base = t == NONE ? 0 : t, al = power((V)(m - base)).s0;
+        for (int j = 0; j < w; j += VW) {
+            V p = power(LOC(s + j) - base);
+            LOC(s + j) = p;
+            sum += p;
+        }
+        l = l * al + total(sum);
+        m = t;
+        int c = 0;
+        for (; c + VW <= D; c += VW) {
+            V a0 = LOC(O + c) * al, a1 = (V)(0);
+            int j = 0;
+            for (; j + 2 <= n; j += 2) {
+                a0 += GET(v + (kb + j) * d.vt + c) * s[j];
+                a1 += GET(v + (kb + j + 1) * d.vt + c) * s[j + 1];
+            }
+            if (j < n) a0 += GET(v + (kb + j) * d.vt + c) * s[j];
+            LOC(O + c) = a0 + a1;
+        }
+        for (; c < D; c++) {
+            E a = O[c] * al;
+            for (int j = 0; j < n; j++) a += LOAD(v + (kb + j) * d.vt, c) * s[j];
+            O[c] = a;
+        }
+    }
+    long row = (b * d.H + h) * d.Tq + i;
+    E f = l == 0 ? 0 : 1 / l;
+    for (int c = 0; c < D; c++) STORE(o, row * D + c, O[c] * f);
+    lse[row] = l == 0 ? NONE : m * LN2 + log(l);
+}
+#endif
