@@ -269,7 +269,8 @@ class KernelCapture:
         if self.tier == "numpy":
             return "\n".join([*lines, "replayed by: NumPy"])
         took = ", ".join(f"{t} {us:.1f}" for t, us in replay.timings(done.queue).items())
-        return "\n".join([*lines, f"replayed by: {self.tier} (us a launch when probed: {took})"])
+        lines.append(f"replayed by: {self.tier} (us a launch when probed: {took})")
+        return "\n".join([*lines, *(f"not here: {tier} ({why})" for tier, why in replay.missing(done.queue).items())])
 
 
 def _tell(command: Command, queue: Any, event: Any) -> None:

@@ -25,7 +25,7 @@ from netcl.core.backend import native
 from netcl.core.backend.native import NAMES, SIZE, P, library
 from netcl.core.errors import DeviceError, NetclError
 from netcl.runtime.cache import cacher
-from netcl.runtime.command_buffer import CommandBuffer
+from netcl.runtime.command_buffer import EXTENSION, CommandBuffer
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
     import pyopencl as cl
@@ -137,8 +137,25 @@ def available(queue: Any) -> tuple[str, ...]:
     return tuple(t for t in TIERS if found[t])
 
 
+def missing(queue: Any) -> dict[str, str]:
+    """The tiers that are not used for `queue`: why, and how to get them."""
+    offered, usable, found = available(queue), timings(queue), {}
+    for tier in TIERS:
+        if tier in usable:
+            continue
+        if tier in offered:
+            found[tier] = "did not do what it should when it was probed"
+        elif library() is None:
+            found[tier] = "the OpenCL loader cannot be called through ctypes"
+        else:
+            found[tier] = native.absence() if tier == "c" else f"the driver has no {EXTENSION}"
+    return found
+
+
 def build(tier: str, commands: Sequence[Command], queue: Any) -> Callable[[], None]:
     """A function that sends `commands` to `queue` once, in order."""
+    if tier in TIERS and tier not in available(queue):
+        raise DeviceError(f"replay: expected a tier of {available(queue)}, got {tier!r}: {missing(queue)[tier]}.")
     if tier == "python":
         return lambda: _python_tier(commands, queue)
     if tier == "ctypes":

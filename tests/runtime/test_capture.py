@@ -386,6 +386,26 @@ def test_the_fastest_right_tier_is_chosen_once(cl_queue):
     assert replay.timings(cl_queue) is found
 
 
+def test_tiers_that_are_not_here_are_explained(cl_queue, monkeypatch, c_library):
+    x = tensor(cl_queue, 1)
+    with KernelCapture() as cap:
+        E.neg(x)
+    monkeypatch.setattr(replay, "_chosen", {})
+    monkeypatch.setattr(native, "extension", lambda: None)
+    monkeypatch.setattr(replay.CommandBuffer, "supported", staticmethod(lambda queue, api: False))
+    assert "not here: c (not built when netcl was installed; install a C compiler" in cap.explain()
+    assert "not here: command buffer (the driver has no cl_khr_command_buffer)" in cap.explain()
+    with pytest.raises(DeviceError, match="got 'c': not built when"):
+        replay.build("c", cap.recording.commands, cl_queue)
+    monkeypatch.setattr(replay, "_chosen", {})
+    monkeypatch.setattr(native, "extension", lambda: c_library)
+    monkeypatch.setattr(replay.CommandBuffer, "supported", staticmethod(lambda queue, api: True))
+    does_nothing = lambda commands, queue: lambda: None  # noqa: E731
+    monkeypatch.setattr(replay, "_command_buffer_tier", does_nothing)
+    assert "not here: command buffer (did not do what it should" in cap.explain()
+    assert replay.best(cl_queue) != "command buffer" and "not here: c (" not in cap.explain()
+
+
 def test_a_failing_command_is_named(cl_queue, c_library, monkeypatch):
     monkeypatch.setattr(native, "extension", lambda: c_library)
     x = tensor(cl_queue, *range(8))

@@ -86,11 +86,23 @@ def load(path: str) -> Extension:
     return found
 
 
+def _locked() -> bool:
+    """Whether Python's lock keeps the arguments of two threads apart."""
+    return getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def absence() -> str:
+    """Why there is no `extension`, and what to do about it."""
+    if not _locked():
+        return "needs a Python with its global lock"
+    return "not built when netcl was installed; install a C compiler, then reinstall netcl"
+
+
 @cache
 def extension() -> Extension | None:
     """`_send.c` when it was built at installation and can be used, else None."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return None  # nothing would keep the arguments of two threads apart
+    if not _locked():
+        return None
     try:
         spec = importlib.util.find_spec("netcl.core.backend._send")
         return None if spec is None or spec.origin is None or library() is None else load(spec.origin)
