@@ -159,6 +159,28 @@ def test_an_entry_that_the_driver_refuses_is_rebuilt(get, tmp_path):
     assert counts(get.stats) == (0, 1, 0, 0)
 
 
+def test_an_entry_of_another_driver_version_is_not_used(get, tmp_path, monkeypatch):
+    """DEV-09: before and after an update, and when such an entry lies under the new name."""
+    get(1)
+    (old,) = entries(tmp_path)
+
+    def key_after_update(source, options, device):
+        facts = {name: getattr(device, name) for name in ("name", "version", "platform")}
+        return program_key(source, options, SimpleNamespace(**facts, driver_version=f"{device.driver_version}.1"))
+
+    monkeypatch.setattr(module, "program_key", key_after_update)
+    get(1)
+    assert counts(get.stats) == (1, 0, 0, 0)
+    (new,) = set(entries(tmp_path)) - {old}
+    new.write_bytes(old.read_bytes())
+    get(1)
+    assert counts(get.stats) == (1, 0, 0, 1)
+    monkeypatch.undo()
+    monkeypatch.delenv("NETCL_CACHE_MB", raising=False)
+    get(1)
+    assert counts(get.stats) == (0, 1, 0, 0)
+
+
 # -- folders that do not work -----------------------------------------------------------------------------------------
 
 
@@ -186,12 +208,46 @@ def test_read_only_or_full_disk(get, tmp_path, monkeypatch, call):
     assert leftover == []
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root writes everywhere")
-def test_a_read_only_folder(get, tmp_path):
+@pytest.fixture
+def writing(monkeypatch):
+    """writing(before, after): run `before` and `after` round every attempt to write an entry."""
+    write = module._write_atomically
+
+    def install(before, after):
+        def guarded(path, data):
+            before()
+            try:
+                return write(path, data)
+            finally:
+                after()
+
+        monkeypatch.setattr(module, "_write_atomically", guarded)
+
+    return install
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are different there")
+def test_a_read_only_folder(get, tmp_path, writing):
+    """DEV-08, by the system's own refusal; root, who may write everywhere, writes as somebody else."""
     tmp_path.chmod(0o500)
+    if os.geteuid() == 0:
+        writing(lambda: os.seteuid(65534), lambda: os.seteuid(0))
     get(1)
-    assert counts(get.stats) == (1, 0, 0, 0)
+    assert counts(get.stats) == (1, 0, 0, 0) and entries(tmp_path) == []
     tmp_path.chmod(0o700)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a limit on the size of files")
+def test_a_disk_that_is_full_after_some_bytes(get, tmp_path, writing):
+    """DEV-08: the system stops the write half way; nothing of it stays and the next process builds again."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))  # noqa: E731
+    writing(full, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before))
+    for _ in range(2):
+        get(1)
+        assert counts(get.stats) == (1, 0, 0, 0) and list(tmp_path.iterdir()) == []
 
 
 def test_an_unreadable_entry_is_a_miss(get, tmp_path):
@@ -286,18 +342,19 @@ print(cache.stats.builds + cache.stats.disk_hits, cache.stats.rejected)
 
 
 @pytest.mark.skipif(not any(p.kind == "cpu" for p in manager.profiles), reason="needs an OpenCL driver for the CPU")
-def test_eight_processes_fill_one_folder(tmp_path):
+@pytest.mark.parametrize(("processes", "programs"), [(3, 50), (8, 4)])
+def test_processes_fill_one_folder(tmp_path, processes, programs):
     """DEV-08: all run right, entries are complete, no draft stays, and a killed process harms nobody."""
     env = {**os.environ, "PYTHONPATH": str(REPO)}
-    command = [sys.executable, "-c", WORKER, str(tmp_path), "4"]
+    command = [sys.executable, "-c", WORKER, str(tmp_path), str(programs)]
     (tmp_path / ".draft-of-a-killed-process").write_bytes(b"half")
-    crowd = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    crowd = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     crowd[0].kill()
     crowd[0].communicate()
     for process in crowd[1:]:
         out, _ = process.communicate(timeout=240)
-        assert process.returncode == 0 and out.split() == ["4", "0"]
-    assert len(entries(tmp_path)) == 4
+        assert process.returncode == 0 and out.split() == [str(programs), "0"]
+    assert len(entries(tmp_path)) == programs
     assert all(module.decode(path.stem, path.read_bytes()) for path in entries(tmp_path))
 
 
