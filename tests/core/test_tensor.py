@@ -65,6 +65,16 @@ def test_views_share_memory(queue):
     assert np.array_equal(x.T.reshape(4, 6).to_host(), n.T.reshape(4, 6))
 
 
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 2, 3)])
+def test_a_copy_shares_no_memory(queue, shape):
+    """Whether it is of data, of a result (on NumPy a view of what the op returned), or of a view."""
+    data = Tensor.from_host(queue, np.arange(6, dtype=np.float32).reshape(shape))
+    for t in (data, data + 1.0, (data + 1.0).reshape(3, 2), (data * 2.0).reshape(2, 3).transpose(0, 1)):
+        before, other = t.to_host(), t.copy()
+        other.fill_(-1)
+        np.testing.assert_array_equal(t.to_host(), before)
+
+
 def test_zero_sizes(queue):
     for shape in [(0,), (0, 3), (2, 0, 3)]:
         t = Tensor.zeros(queue, shape)

@@ -39,21 +39,23 @@ def compute(fn: Callable[..., Any], *tensors: Tensor, queue: CPUQueue | None = N
     with np.errstate(all="ignore"):
         result = fn(*[t.array for t in tensors], **rebind.resolve(attrs))
     many = isinstance(result, tuple)
-    inputs = {id(t.buffer) for t in tensors}
+    inputs = {id(_owner(t.buffer)) for t in tensors}
     outputs = tuple(_fresh(queue, np.asarray(r), inputs) for r in (result if many else (result,)))
     for hook in hooks:
         hook(fn, outputs, tensors, attrs, False, start)
     return outputs if many else outputs[0]
 
 
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array that holds the memory of `array`."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 def _fresh(queue: CPUQueue, array: np.ndarray, inputs: set[int]) -> Tensor:
-    """`array` as a tensor that shares no memory with the inputs: ops return new tensors."""
-    base = array
-    while isinstance(base, np.ndarray):
-        if id(base) in inputs:
-            return wrap(queue, array.copy())
-        base = base.base  # type: ignore[assignment]
-    return wrap(queue, array)
+    """`array` as a tensor that shares no memory with the inputs, whose owners are given: ops return new tensors."""
+    return wrap(queue, array.copy() if id(_owner(array)) in inputs else array)
 
 
 def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, **attrs: Any) -> None:
