@@ -88,6 +88,8 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
     """Run the op `name` on nodes, tensors and numbers; record it if some input needs a gradient. Returns Node(s)."""
     if state.tracer is not None:
         return state.tracer.record(name, args, attrs)
+    if state.leaves is not None:
+        state.leaves += [a for a in args if isinstance(a, Node) and a.tape is None]
     if state.autocast is not None:
         args = state.autocast(name, args)
     if name in TABLE:

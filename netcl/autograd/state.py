@@ -17,6 +17,7 @@ class _State(threading.local):
     tracer: Any = None  # the JIT's; when set, apply_op records instead of running
     autocast: Callable[..., Any] | None = None  # (op name, tensors) -> tensors; installed by netcl.amp
     anomaly: bool = False
+    leaves: list[Any] | None = None  # when set, collects the leaves that ops use
 
 
 state = _State()

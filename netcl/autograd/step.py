@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ import numpy as np
 
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
+from netcl.core import rebind
 from netcl.core.backend import opencl
 from netcl.core.errors import CaptureError, DTypeError, GradientError
 from netcl.core.queue import CPUQueue
@@ -19,13 +22,20 @@ from netcl.ops import elementwise
 from netcl.runtime.capture import KernelCapture
 
 Key = tuple[Any, ...]
+_recording = threading.Lock()  # steps of several threads are recorded one after the other
+_ARRAYS = (Tensor, Node, np.ndarray)
 
 
 class _Recorded(NamedTuple):
     capture: KernelCapture
     inputs: tuple[Any, ...]  # tensors that batches are copied to; None for arguments that are no tensors
     slots: tuple[Any, ...]  # BufferSlots for those that can be used where they are, else None
+    leaves: tuple[tuple[Node, Any], ...]  # parameters and the memory they had
     result: Any
+
+    def holds(self) -> bool:
+        """Whether the parameters still have the memory that the recording uses."""
+        return all(node.value.buffer is buffer for node, buffer in self.leaves)
 
 
 class CompiledStep:
@@ -49,8 +59,8 @@ class CompiledStep:
     `each_step` functions).
 
     Inputs are tensors or nodes, NumPy arrays if `queue` is given, or plain values, which count as constants: another
-    value records again. What `fn` returns comes back at every call as the same objects, overwritten by the next call:
-    read or copy what you want to keep.
+    value records again, as does a parameter whose `value` was replaced. What `fn` returns comes back at every call as
+    the same objects, overwritten by the next call: read or copy what you want to keep. Threads take turns.
 
     What cannot be recorded raises CaptureError: reading values on the host inside `fn` (return them instead), two
     queues, and state kept by putting a new tensor in the place of an old one (write into it, as parameters, moments and
@@ -67,20 +77,46 @@ class CompiledStep:
         self.fn, self.warmup, self.tier, self.queue, self.keep = fn, warmup, tier, queue, keep
         self._calls: dict[Key, int] = {}
         self._recorded: OrderedDict[Key, _Recorded] = OrderedDict()
+        self._lock = threading.RLock()
         functools.update_wrapper(self, fn, updated=())
 
+    def __get__(self, instance: Any, owner: Any = None) -> CompiledStep:
+        """As a decorated method: a step of the instance's own, kept in its `__dict__`."""
+        if instance is None:
+            return self
+        name = self.fn.__name__
+        if name not in vars(instance):
+            fn = self.fn.__get__(instance, owner)
+            vars(instance)[name] = CompiledStep(fn, self.warmup, self.tier, self.queue, self.keep)
+        return vars(instance)[name]  # type: ignore[no-any-return]
+
     def __call__(self, *inputs: Any) -> Any:
-        """One step on this batch."""
+        """One step on this batch. Part of another step's recording when that calls it."""
+        if rebind.recording() is not None:
+            return self.fn(*[self._on_device(x) for x in inputs])
         key = (state.enabled, *[_describe(x) for x in inputs])
-        found = self._recorded.get(key)
-        if found is not None:
+        with self._lock:
+            found = self._recorded.get(key)
+            if found is None:
+                return self._run(key, inputs)
+            if not found.holds():
+                return self._record(key, inputs)
             self._recorded.move_to_end(key)
             for target, slot, x in zip(found.inputs, found.slots, inputs, strict=True):
                 if target is not None:
-                    _bring(target, slot, x)
+                    _bring(found.capture, target, slot, x)
             found.capture.replay()
             return found.result
+
+    def _run(self, key: Key, inputs: Sequence[Any]) -> Any:
+        """A call with inputs that there is no recording for: the first ones run as always."""
         count = self._calls[key] = self._calls.get(key, 0) + 1
+        if count == 1 and len(self._calls) == 4 * self.keep:
+            warnings.warn(
+                f"CompiledStep: {len(self._calls)} combinations of shapes and plain values so far, each recorded anew; "
+                "pass numbers that change as tensors or core.rebind.Cells, and pad batches to few shapes.",
+                stacklevel=3,
+            )
         if count <= self.warmup:
             return self.fn(*[self._on_device(x) for x in inputs])
         return self._record(key, inputs)
@@ -110,8 +146,7 @@ class CompiledStep:
             x if t is None else Node(t) if isinstance(x, Node) else t for x, t in zip(inputs, own, strict=True)
         ]
         capture = KernelCapture(self.tier)
-        with capture:
-            result = self.fn(*arguments)
+        result, leaves = self._captured(capture, arguments)
         del arguments
         lost = capture.recording.abandoned() if capture.recording is not None else 0
         if lost:
@@ -121,10 +156,21 @@ class CompiledStep:
                 "ops.elementwise.assign(old, new), or reset gradients inside the step with zero_grad()."
             )
         slots = tuple(None if t is None else capture.slot_of(t.buffer) for t in own)
-        self._recorded[key] = _Recorded(capture, tuple(own), slots, result)
+        self._recorded[key] = _Recorded(capture, tuple(own), slots, leaves, result)
         while len(self._recorded) > self.keep:
             self._recorded.popitem(last=False)
         return result
+
+    def _captured(self, capture: KernelCapture, arguments: list[Any]) -> tuple[Any, tuple[tuple[Node, Any], ...]]:
+        """What `fn` returned while `capture` recorded it, and the parameters it used with their memory."""
+        before, state.leaves = state.leaves, []
+        try:
+            with _recording, capture:
+                result = self.fn(*arguments)
+            found = {node.key: node for node in state.leaves if node.requires_grad}
+        finally:
+            state.leaves = before
+        return result, tuple((node, node.value.buffer) for node in found.values())
 
     def reset(self) -> None:
         """Drop every recording and its memory; the next call starts over."""
@@ -159,20 +205,28 @@ class CompiledStep:
 def _describe(x: Any) -> Any:
     """What a recording depends on: kind, shape, dtype and queue of a tensor; a plain value itself."""
     if isinstance(x, Node):
-        return "node", x.value.shape, x.value.dtype, id(x.value.queue)
+        return "node", x.value.shape, x.value.dtype, id(x.value.queue), x.requires_grad
     if isinstance(x, Tensor):
         return "tensor", x.shape, x.dtype, id(x.queue)
     if isinstance(x, np.ndarray):
         return "array", x.shape, x.dtype, None
+    if isinstance(x, (list, dict, set)) or (isinstance(x, tuple) and any(isinstance(e, _ARRAYS) for e in x)):
+        raise DTypeError(
+            f"CompiledStep: expected tensors, arrays or plain values as inputs, got a {type(x).__name__}; pass its "
+            "elements as arguments of their own."
+        )
     return "value", type(x), x
 
 
-def _bring(target: Tensor, slot: Any, x: Any) -> None:
-    """Make the recording read `x` as its input `target`: where it is if it can, else from a copy."""
+def _bring(capture: KernelCapture, target: Tensor, slot: Any, x: Any) -> None:
+    """Make the recording read `x` as its input `target`: where it is if it can, else from a copy.
+
+    What the recording itself writes, such as the result of the call before, has to be copied.
+    """
     queue = target.queue
     if slot is not None:
         t = x.value if isinstance(x, Node) else x
-        if isinstance(t, Tensor) and t.offset == 0 and t.is_contiguous:
+        if isinstance(t, Tensor) and t.offset == 0 and t.is_contiguous and not capture.uses(t.buffer):
             slot.bind(t.buffer)
             return
         slot.bind(target.buffer)

@@ -143,6 +143,8 @@ def _ones(loss: Node) -> Tensor:
 def _store(leaves: dict[int, tuple[Node, Tensor]], seed: Tensor) -> None:
     """Write or add the gradients; each leaf gets memory of its own, since optimizers and clipping work in place."""
     taken = {id(seed.buffer)}
+    if state.leaves is not None:
+        state.leaves += [node for node, _ in leaves.values()]
     for node, grad in leaves.values():
         if node.grad is not None:
             node.grad = elementwise.add(node.grad, grad)

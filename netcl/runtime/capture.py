@@ -169,6 +169,10 @@ class KernelCapture:
             uses += [(c.object, i) for i, a in enumerate(c.args) if getattr(a, "int_ptr", None) == pointer]
         return BufferSlot(uses)
 
+    def uses(self, buffer: Any) -> bool:
+        """Whether an OpenCL buffer is part of the recording."""
+        return self._done is not None and buffer.int_ptr in self._done.memory
+
     def _prepare(self, done: Recording) -> None:
         """Run the bookkeeping of a step and set the arguments that changed."""
         process.check()

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import threading
 
 import numpy as np
 import pyopencl as cl
@@ -18,6 +19,7 @@ from netcl.core.tensor import Tensor
 from netcl.nn import Linear, ReLU, Sequential
 from netcl.ops import elementwise as E
 from netcl.ops import random
+from netcl.ops.matmul import matmul
 from netcl.optim import SGD, AdamW, StepLR, clip_grad_norm_
 
 
@@ -289,6 +291,112 @@ def test_batches_are_read_where_they_are_or_copied(queue):
     if not isinstance(queue, CPUQueue) and step.captures[0].tier != "command buffer":
         (found,) = step._recorded.values()
         assert found.slots[0] is None and found.slots[1] is not None
+
+
+def test_a_result_may_be_the_next_input(queue):
+    """Large enough for several tiles of a product, which must not read what others have written."""
+    w = Tensor.from_host(queue, np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32) / 17)
+    step = CompiledStep(lambda h: matmul(h, w))
+    eager = recorded = Tensor.from_host(queue, np.random.default_rng(1).standard_normal((300, 300)).astype(np.float32))
+    for _ in range(5):
+        eager, recorded = matmul(eager, w), step(recorded)
+        np.testing.assert_array_equal(recorded.to_host(), eager.to_host())
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_parameter_may_get_another_value(queue, trains):
+    p = ag.Parameter(Tensor.ones(queue, (3,)))
+
+    @CompiledStep
+    def step(x):
+        with ag.Tape() as tape:
+            y = ag.sum(ag.mul(p, ag.tensor(x)))
+        if trains:
+            p.grad = None
+            tape.backward(y)
+        return y
+
+    x = Tensor.ones(queue, (3,))
+    kept = p.value
+    for value in (1, 1, 1, 5, 5, 5):
+        if value == 5:
+            p.value = Tensor.full(queue, (3,), 5)
+        assert step(x).value.item() == 3 * value
+    p.value = kept
+    assert step(x).value.item() == 3 and len(step.captures) == 1
+
+
+def test_methods_have_steps_of_their_own(queue):
+    class Scaler:
+        def __init__(self, by):
+            self.by = by
+
+        @CompiledStep
+        def scaled(self, x):
+            return E.mul(x, self.by)
+
+    two, three = Scaler(2.0), Scaler(3.0)
+    for _ in range(4):
+        assert two.scaled(Tensor.ones(queue, (1,))).item() == 2 and three.scaled(Tensor.ones(queue, (1,))).item() == 3
+    assert len(two.scaled.captures) == len(three.scaled.captures) == 1 and Scaler.scaled.captures == ()
+
+
+def test_inputs_that_cannot_be_told_apart_are_explained(queue):
+    x, step = Tensor.ones(queue, (2,)), CompiledStep(lambda *a: E.neg(a[0]), keep=2)
+    for wrong in ([x], (x, x), {"x": x}):
+        with pytest.raises(DTypeError, match="elements as arguments"):
+            step(wrong)
+    for _ in range(3):
+        step(ag.tensor(x).value, (1, 2))
+    with pytest.raises(GradientError, match="need no gradient"):
+        step(ag.tensor(x, requires_grad=True), (1, 2))
+    for epoch in range(5):
+        step(x, epoch)
+    with pytest.warns(UserWarning, match="8 combinations of shapes and plain values"):
+        step(x, 5)
+
+
+def test_a_step_inside_another_is_part_of_it(queue):
+    inner = CompiledStep(lambda x: E.mul(x, 2.0))
+    outer = CompiledStep(lambda x: E.add(inner(x), 1.0))
+    for i in range(5):
+        assert outer(Tensor.full(queue, (2,), i)).to_host().tolist() == [2 * i + 1] * 2
+    assert outer.num_launches == 2
+
+
+def test_two_threads_record_steps_of_their_own(queue):
+    results = {}
+
+    def work(name):
+        step = CompiledStep(lambda x: E.mul(E.add(x, 1.0), 2.0), warmup=0)
+        results[name] = [step(Tensor.full(queue, (10,), i)).to_host()[0] for i in range(10)]
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {name: [2 * (i + 1) for i in range(10)] for name in range(4)}
+
+
+def test_threads_take_turns(queue):
+    step, wrong = CompiledStep(lambda x: E.mul(E.add(x, 1.0), 2.0)), []
+
+    def work(i):
+        for _ in range(20):
+            with step._lock:  # the result is overwritten by the next call
+                got = step(Tensor.full(queue, (1000,), i)).to_host()
+            if not (got == 2 * (i + 1)).all():
+                wrong.append(i)
+        for _ in range(20):
+            step(Tensor.full(queue, (1000,), i))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(step.captures) == 1
 
 
 def test_dropout_draws_a_new_mask_each_time_and_backward_the_same(queue):
