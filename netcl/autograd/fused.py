@@ -1,8 +1,9 @@
 """One fused kernel of a compiled function: its forward chain, and the backward chain that recomputes what it needs.
 
 A step is a map (every output has the step's shape), a row step (reductions over the last `axes` axes run inside) or a
-fold (one sum or mean of a map, over any axes). Backward is one launch for the inputs of full shape, and one fold for
-each input that was broadcast. Nothing but the inputs is kept for it, and of row steps the results of their reductions.
+fold (one sum or mean of a map, over any axes). Backward is one launch: inputs that were broadcast along the same axes
+are summed in it (a long sum takes one more launch for all of them), those along other axes in a launch of their own.
+Nothing but the inputs is kept for it, and of row steps the results of their reductions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from netcl.core.dtypes import DType, is_float
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.ops.chain import run
-from netcl.ops.reduction import fold_chain
+from netcl.ops.fold import fold_chain, fold_chains
 from netcl.ops.render import COUNT, REDUCTIONS, Chain
 from netcl.ops.rows import run_rows
 
@@ -43,7 +44,7 @@ class Launch(NamedTuple):
     numbers: tuple[Any, ...]
     dtypes: tuple[DType, ...]
     targets: tuple[int, ...]
-    axes: Shape  # of a fold over these axes; empty for the main launch
+    axes: Shape  # of a fold over these axes, which may store some targets unfolded; empty for a map or rows
     expand: bool  # the inputs alone do not span the step's shape
 
 
@@ -188,22 +189,37 @@ class FusedStep:
             i: j for i, j in passed.items() if not (self.is_row(self.leaves[i]) and not self.is_row(self.outputs[j]))
         }
         main: list[int] = []
-        folds: list[int] = []
-        for i in wanted.keys() - passed.keys():
+        folds: dict[Shape, list[int]] = {}  # by the axes along which they were broadcast
+        for i in sorted(wanted.keys() - passed.keys()):
             broadcast = not self.is_row(self.leaves[i]) and self._padded(self.leaves[i]) != self.shape
             lines, _, _ = body.cone([wanted[i]])
-            (folds if broadcast and not any(f in REDUCTIONS for _, f, _ in lines) else main).append(i)
-        launches = [self._launch(body, sources, sorted(main), wanted, ())] if main else []
-        for i in sorted(folds):
-            axes = tuple(
-                a for a, (n, m) in enumerate(zip(self._padded(self.leaves[i]), self.shape, strict=True)) if n != m
-            )
-            launches.append(self._launch(body, sources, [i], wanted, axes))
+            if broadcast and not any(f in REDUCTIONS for _, f, _ in lines):
+                folds.setdefault(self._repeated(self.leaves[i]), []).append(i)
+            else:
+                main.append(i)
+        launches = []
+        for axes, folded in folds.items():
+            stored = main if not self.axes else []  # what needs no sum is written by the first kernel that passes by
+            launches.append(self._launch(body, sources, [*folded, *stored], wanted, axes, len(folded)))
+            main = [] if stored else main
+        if main:
+            launches.insert(0, self._launch(body, sources, main, wanted))
         kept = frozenset(i for launch in launches for kind, i in launch.sources if kind == "x")
         return Backward(tuple(launches), tuple(passed.items()), kept)
 
+    def _repeated(self, leaf: TraceNode) -> Shape:
+        """The axes of the step's shape along which a leaf is repeated."""
+        pairs = zip(self._padded(leaf), self.shape, strict=True)
+        return tuple(a for a, (n, m) in enumerate(pairs) if n != m)
+
     def _launch(
-        self, body: Body, sources: dict[str, tuple[str, int]], targets: list[int], wanted: dict[int, str], axes: Shape
+        self,
+        body: Body,
+        sources: dict[str, tuple[str, int]],
+        targets: list[int],
+        wanted: dict[int, str],
+        axes: Shape = (),
+        folded: int = 0,
     ) -> Launch:
         ends = [wanted[i] for i in targets]
         lines, inputs, scalars = body.cone(ends)
@@ -214,8 +230,11 @@ class FusedStep:
         rows = self.axes if any(f in REDUCTIONS or COUNT in args for _, f, args in lines) else 0
         kinds = tuple("keep" if self.is_row(self.leaves[i]) else "full" for i in targets)
         rows = self.axes if "keep" in kinds else rows
-        name = f"{self.name}_backward" + (f"_{targets[0]}" if axes else "")
-        chain = Chain(name, tuple(inputs), tuple(scalars), lines, tuple(ends), kinds if rows else (), rows)
+        if axes:
+            kinds, rows = ("fold",) * folded + ("full",) * (len(targets) - folded), 0
+        name = f"{self.name}_backward" + (f"_{targets[0]}" if axes and folded == len(targets) else "")
+        kinds = kinds if axes or rows else ()
+        chain = Chain(name, tuple(inputs), tuple(scalars), lines, tuple(ends), kinds, rows)
         where = tuple(sources[v] for v in inputs)
         spanned = layout.broadcast_shapes(*(self.shape_of(s) for s in where))
         dtypes = tuple(self.leaves[i].dtype for i in targets)
@@ -272,12 +291,8 @@ class FusedStep:
     def _run(self, launch: Launch, inputs: Sequence[Tensor], floats: Sequence[float]) -> Sequence[Tensor]:
         numbers = resolve(launch.numbers, floats)
         if launch.axes:
-            dtype = launch.dtypes[0]
-            return (
-                fold_chain(
-                    launch.chain, "sum", inputs, launch.axes, False, dtype, scalars=numbers, compute=self.compute
-                ),
-            )
+            chain, axes, dtypes = launch.chain, launch.axes, launch.dtypes
+            return fold_chains(chain, "sum", inputs, axes, False, dtypes, scalars=numbers, compute=self.compute)
         start = run_rows if launch.chain.axes else run
         return start(launch.chain, self.compute, launch.dtypes, inputs, numbers)
 

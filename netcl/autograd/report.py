@@ -13,7 +13,7 @@ from netcl.core.layout import Shape
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.ops import chain as chains
-from netcl.ops import rows
+from netcl.ops import fold, rows
 from netcl.ops.render import Chain, render_python
 
 FREE = ("reshape", "permute", "expand", "squeeze", "unsqueeze", "getitem", "stop_gradient")  # views move nothing
@@ -63,10 +63,16 @@ def _fused(step: FusedStep) -> str:
     text = f"{kind} of {names}; reads {len(step.leaves)}, writes {len(step.outputs)}, {bytes_of(step):,} bytes"
     if step.backwards:
         text += "; backward: " + ", ".join(
-            f"{launch.chain.name} ({'fold' if launch.axes else 'rows' if launch.chain.axes else 'map'})"
+            f"{launch.chain.name} ({_kind(launch)})"
             for launch in next(reversed(step.backwards.values())).launches
         )
     return text
+
+
+def _kind(launch: Launch) -> str:
+    if launch.axes:
+        return "map and fold" if "full" in launch.chain.kinds else "fold"
+    return "rows" if launch.chain.axes else "map"
 
 
 def bytes_of(step: FusedStep) -> int:
@@ -75,14 +81,14 @@ def bytes_of(step: FusedStep) -> int:
 
 
 def sources(program: Program) -> list[str]:
-    """The text of the program's maps and row kernels for contiguous inputs, forward and (once used) backward."""
+    """The text of the program's kernels for contiguous inputs, forward (folds aside) and, once used, backward."""
     found = []
     for call in program.calls:
         step = call.step if isinstance(call, FusedCall) else call.chain.step if isinstance(call, EpilogueCall) else None
         if step is not None and not step.fold:
             found.append(forward_source(step))
         if step is not None:
-            found += [backward_source(step, x) for b in step.backwards.values() for x in b.launches if not x.axes]
+            found += [backward_source(step, x) for b in step.backwards.values() for x in b.launches]
     return found
 
 
@@ -93,18 +99,22 @@ def forward_source(step: FusedStep) -> str:
 
 
 def backward_source(step: FusedStep, launch: Launch) -> str:
-    """The kernel of one backward launch that is not a fold."""
+    """The kernel of one backward launch."""
     dtypes = {"x": [x.dtype for x in step.leaves], "g": [x.dtype for x in step.outputs]}
     facts = [(step.shape_of(s), dtypes[s[0]][s[1]] if s[0] in dtypes else step.compute) for s in launch.sources]
     if launch.expand:
         facts[0] = (step.shape, facts[0][1])
-    return _source(step, launch.chain, launch.dtypes, facts)
+    return _source(step, launch.chain, launch.dtypes, facts, launch.axes)
 
 
-def _source(step: FusedStep, chain: Chain, dtypes: Sequence[DType], facts: Sequence[tuple[Shape, DType]]) -> str:
+def _source(
+    step: FusedStep, chain: Chain, dtypes: Sequence[DType], facts: Sequence[tuple[Shape, DType]], axes: Shape = ()
+) -> str:
     queue = step.leaves[0].queue
     if isinstance(queue, CPUQueue):
         return render_python(chain)
     tensors = [Tensor(None, shape, layout.contiguous_strides(shape), 0, dtype, queue) for shape, dtype in facts]
+    if axes:
+        return fold.source_of(chain, "sum", tensors, axes, dtypes, step.compute)
     source = rows.source_of if chain.axes else chains.source_of
     return source(queue, chain, step.compute, tuple(dtypes), tensors)

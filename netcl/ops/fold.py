@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import Kernel, launch
-from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, compute_dtype, is_float
-from netcl.core.kernels import dialect
+from netcl.core.backend.prepared import Run, prepare
+from netcl.core.dtypes import BOOL, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.queue import CPUQueue
-from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops import sources
+from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.broadcast import collapse
 from netcl.ops.chain import (
     OPTIONS,
@@ -33,18 +31,13 @@ from netcl.ops.chain import (
     Form,
     Operand,
     access_of,
-    c_argument,
-    element_of,
     reach,
-    vector_load,
-    vector_types,
 )
+from netcl.ops.fold_source import FOLDS, Text, name_of, source
 from netcl.ops.render import vector_for
 from netcl.runtime.cache import get_kernel
 
 Axis = int | Sequence[int] | None
-FOLDS = {"sum": (0.0, "add"), "prod": (1.0, "mul"), "max": (-math.inf, "maximum"), "min": (math.inf, "minimum")}
-FINALS = {"": "{}", "mean": "DIV({}, (T)(s_final))", "root": "f_sqrt(DIV({}, (T)(s_final)))"}
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 IDENTITY = Chain("fold", ("v0",), (), (), ("v0",))
 
@@ -77,34 +70,10 @@ class Split(NamedTuple):
     parts: int
 
 
-class Text(NamedTuple):
-    """Everything the program's text depends on besides the chain."""
-
-    fold: str
-    final: str
-    form: Form
-    result: DType
-    rows: bool
-    kept_rank: int
-    walk_rank: int
-    group: int
-
-
-class Stage(NamedTuple):
-    """One prepared launch."""
-
-    kernel: Kernel
-    global_size: tuple[int, ...]
-    local_size: tuple[int, ...]
-    constants: tuple[int, ...]
-    shape: Shape
-    dtype: DType
-
-
 class Plan(NamedTuple):
-    """The launches of a fold (none when there is nothing to fold: then the result is `fill`) and the result's shape."""
+    """The launches of a fold (none when there is nothing to fold: then results are `fill`) and the result's shape."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[Run, ...]
     shape: Shape
     fill: float
 
@@ -118,32 +87,36 @@ def fold_chain(
     op: a key of FOLDS. final: "mean" divides each result by `divisor`, "root" takes the square root of that. Chains may
     read `pos`, the row-major position among the folded (not on NumPy). A full fold without `keepdims` has shape (1,).
     """
+    return fold_chains(chain, op, tensors, axis, keepdims, (dtype,), final, divisor, scalars, compute)[0]
+
+
+def fold_chains(
+    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...],
+    final: str = "", divisor: float = 1.0, scalars: Sequence[Any] = (), compute: DType | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As `fold_chain` for a chain of several outputs, all folded but for those of kind "full": these are stored."""
     queue = tensors[0].queue
     if len(tensors) > 1:
         same_queue(chain.name, *tensors)
-    if isinstance(queue, CPUQueue):
-        return _on_numpy(chain, op, tensors, axis, keepdims, dtype, tuple(scalars), final, divisor, compute)
-    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset >= 1 << 29) for t in tensors])
     axis = tuple(axis) if isinstance(axis, list) else axis
-    key = (chain, op, axis, keepdims, dtype, final, compute, layouts)
+    if isinstance(queue, CPUQueue):
+        return _on_numpy(chain, op, tensors, axis, keepdims, dtypes, tuple(scalars), final, divisor, compute)
+    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset >= 1 << 29) for t in tensors])
+    key = (chain, op, axis, keepdims, dtypes, final, compute, layouts)
     plans = queue.netcl_state.plans
     plan = plans.get(key)
     if plan is None:
         if len(plans) > PLANS:
             plans.clear()
-        plan = plans[key] = _plan(chain, op, tensors, axis, keepdims, dtype, final, compute)
+        plan = plans[key] = _plan(chain, op, tensors, axis, keepdims, dtypes, final, compute)
     if not plan.stages:
-        return Tensor.full(queue, plan.shape, plan.fill, dtype)
-    operands: Sequence[Tensor] = tensors
-    numbers, last = [*scalars], len(plan.stages) - 1
-    for i, stage in enumerate(plan.stages):
-        out = allocate(queue, stage.shape, stage.dtype)
-        launch(
-            stage.kernel, queue, stage.global_size, stage.local_size, *[t.buffer for t in operands], out.buffer,
-            *[t.offset for t in operands], *stage.constants, *numbers, *([divisor] if final and i == last else []),
-        )  # fmt: skip
-        operands, numbers = (out,), []
-    return Tensor(out.buffer, plan.shape, layout.contiguous_strides(plan.shape), 0, dtype, queue)
+        return tuple([Tensor.full(queue, plan.shape, plan.fill, dtype) for dtype in dtypes])
+    ending = (divisor,) if final else ()
+    if len(plan.stages) == 1:
+        return plan.stages[0](*tensors, *scalars, *ending)
+    folded, (first, second) = len(dtypes) - chain.kinds.count("full"), plan.stages
+    parts = first(*tensors, *scalars)
+    return (*second(*parts[:folded], *ending), *parts[folded:])
 
 
 def _facts(
@@ -169,24 +142,28 @@ def _fill(op: str, final: str, dtype: DType) -> float:
 
 
 def _on_numpy(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtype: DType,
+    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...],
     scalars: tuple[Any, ...], final: str, divisor: float, compute: DType | None,
-) -> Tensor:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     shape, axes, result_shape, compute = _facts(chain, tensors, axis, keepdims, compute)
     if layout.size_of(shape) == 0:
-        return Tensor.full(tensors[0].queue, result_shape, _fill(op, final, dtype), dtype)
-    fn = chain.python(compute, (compute,))
+        return tuple([Tensor.full(tensors[0].queue, result_shape, _fill(op, final, t), t) for t in dtypes])
+    fn, count = chain.python(compute, (compute,) * len(dtypes)), len(dtypes) - chain.kinds.count("full")
 
-    def fold_array(*arrays: np.ndarray, scalars: tuple[Any, ...]) -> np.ndarray:
-        value = fn(*arrays, scalars=scalars)[0]
+    def fold_arrays(*arrays: np.ndarray, scalars: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+        return tuple([
+            folded(value, dtype) if k < count else np.asarray(value).astype(dtype, copy=False)
+            for k, (value, dtype) in enumerate(zip(fn(*arrays, scalars=scalars), dtypes, strict=True))
+        ])  # fmt: skip
+
+    def folded(value: np.ndarray, dtype: DType) -> np.ndarray:
         total = _UFUNCS[op].reduce(value, axis=axes, dtype=_accumulator(op, value, axes))
         if final:
             total = total / divisor
             total = np.sqrt(total) if final == "root" else total
         return np.asarray(total).astype(dtype, copy=False).reshape(result_shape)
 
-    result: Tensor = cpu.compute(fold_array, *tensors, scalars=scalars)
-    return result
+    return cpu.compute(fold_arrays, *tensors, scalars=scalars)  # type: ignore[no-any-return]
 
 
 def _accumulator(op: str, value: np.ndarray, axes: Shape) -> DType:
@@ -300,16 +277,16 @@ def _power_of_two(n: int) -> int:
 
 
 def _plan(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtype: DType, final: str,
+    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...], final: str,
     compute: DType | None,
 ) -> Plan:  # fmt: skip
     shape, axes, result, compute = _facts(chain, tensors, axis, keepdims, compute)
     if layout.size_of(shape) == 0:
-        return Plan((), result, _fill(op, final, dtype))
+        return Plan((), result, _fill(op, final, dtypes[0]))
     if not axes:  # nothing to fold: the chain alone, over an axis of length one
         tensors = [t._view((1, *shape), (0, *layout.expand_strides(t.shape, t.strides, shape))) for t in tensors]
         shape, axes = (1, *shape), (0,)
-    return Plan(tuple(_stages(chain, op, tensors, shape, axes, compute, dtype, final)), result, 0.0)
+    return Plan(tuple(_stages(chain, op, tensors, shape, axes, compute, dtypes, final, result)), result, 0.0)
 
 
 def _stages(
@@ -319,136 +296,75 @@ def _stages(
     shape: Shape,
     axes: Shape,
     compute: DType,
-    dtype: DType,
+    dtypes: tuple[DType, ...],
     final: str,
-) -> list[Stage]:
+    result: Shape,
+) -> list[Run]:
     """The launches of a fold: one, or more when it is cut into parts."""
-    queue = tensors[0].queue
+    queue, folded = tensors[0].queue, len(dtypes) - chain.kinds.count("full")
+    text, types, grid, local, numbers, partial = _walk(chain, op, tensors, shape, axes, compute, dtypes, final)
+    more = partial is not None
+    kernel = get_kernel(queue, text, name_of(chain, op), types, OPTIONS)
+    shapes = (*[partial or result] * folded, *[shape] * (len(dtypes) - folded))
+    results = (*[compute] * folded, *dtypes[folded:]) if more else dtypes
+    stage = prepare(kernel, queue, grid, local, numbers, len(tensors), shapes, results)
+    if partial is None:
+        return [stage]
+    parts = [Tensor(None, partial, layout.contiguous_strides(partial), 0, compute, queue)] * folded
+    return [stage, *_stages(_sum_of(folded), op, parts, partial, (1,), compute, dtypes[:folded], final, result)]
+
+
+class Walk(NamedTuple):
+    """One launch: program, argument types, sizes, constants, and the shape of the parts that it leaves (None: none)."""
+
+    source: str
+    types: tuple[DType | None, ...]
+    grid: tuple[int, ...]
+    local: tuple[int, ...]
+    numbers: tuple[int, ...]
+    partial: Shape | None
+
+
+def _walk(
+    chain: Chain, op: str, tensors: Sequence[Tensor], shape: Shape, axes: Shape, compute: DType,
+    dtypes: tuple[DType, ...], final: str,
+) -> Walk:  # fmt: skip
+    queue, folded = tensors[0].queue, len(dtypes) - chain.kinds.count("full")
     ordered = any("pos" in args for _, _, args in chain.lines)
     profile = profile_of(queue)
-    walk = _axes(tensors, shape, axes, ordered, NARROW if profile.kind == "cpu" else 2)
+    like = [Tensor(None, shape, layout.contiguous_strides(shape), 0, t, queue) for t in dtypes[folded:]]
+    walk = _axes([*tensors, *like], shape, axes, ordered, NARROW if profile.kind == "cpu" else 2)
     group = 1 << min(GROUP, profile.max_work_group).bit_length() - 1
     plain = profile.kind == "cpu"
-    wide = plain or any(reach(t) >= 1 << 30 for t in tensors)
-    operands = tuple(Operand(t.dtype, access_of(s)) for t, s in zip(tensors, walk.inner_strides, strict=True))
-    form = Form(compute, operands, (), 0, wide, plain, False, vector_for(walk.inner, profile.vector))
+    wide = plain or any(reach(t) >= 1 << 30 for t in (*tensors, *like))
+    accesses = [access_of(s) for s in walk.inner_strides]
+    operands = [Operand(t.dtype, a) for t, a in zip((*tensors, *like), accesses, strict=True)]
+    inputs, stored = tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :])
+    form = Form(compute, inputs, stored, 0, wide, plain, False, vector_for(walk.inner, profile.vector))
     split, grid = _split(walk, profile, form.width, group)
     more = split.parts > 1
     ranks = len(walk.kept), len(walk.walked)
-    text = Text(op, "" if more else final, form, compute if more else dtype, walk.rows, *ranks, group)
-    source, types = _source(chain, text)
-    kernel = get_kernel(queue, source, _name(chain, op), types, OPTIONS)
+    results = (compute,) * folded if more else dtypes[:folded]
+    text, types = source(chain, Text(op, "" if more else final, form, results, walk.rows, *ranks, group))
     constants = [s for steps in (walk.kept_strides, walk.walked_strides) for one in steps for s in one]
     constants += [s for s, x in zip(walk.inner_strides, operands, strict=True) if x.access == "strided"]
     constants += [*walk.kept[1:], *walk.walked[1:], layout.size_of(walk.kept), layout.size_of(walk.walked), walk.inner]
     rows = layout.size_of(walk.kept)
     partial = (rows, split.parts) if walk.rows else (rows, split.parts, walk.inner)
     local = (1,) * len(grid) if plain else (group,)
-    stage = Stage(kernel, grid, local, (*constants, *split), partial, text.result)
-    if not more:
-        return [stage]
-    parts = Tensor(None, partial, layout.contiguous_strides(partial), 0, compute, queue)
-    return [stage, *_stages(IDENTITY, op, (parts,), partial, (1,), compute, dtype, final)]
+    return Walk(text, types, grid, local, (*constants, *split), partial if more else None)
 
 
-# -- the program -------------------------------------------------------------------------------------------------------
+def source_of(chain: Chain, op: str, tensors: Sequence[Tensor], axes: Shape, dtypes: Sequence[DType], of: DType) -> str:
+    """The program that `fold_chains` would launch first, computing in `of`."""
+    shape = layout.broadcast(chain.name, *(t.shape for t in tensors))
+    return _walk(chain, op, tensors, shape, axes, of, tuple(dtypes), "").source
 
 
-@lru_cache(maxsize=4096)
-def _source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
-    """The program's text and the types of its kernel's arguments."""
-    form = text.form
-    element, width, storage = element_of(form.compute), form.width, C_NAME[text.result]
-    names = [str(k) for k in range(len(form.inputs))]
-    pointers = [f"__global const {C_NAME[x.dtype]}* restrict in_{k}" for k, x in zip(names, form.inputs, strict=True)]
-    pointers.append(f"__global {storage}* restrict out")
-    index = _index_arguments(text, names)
-    scalars = [f"a_{s}" for s in chain.scalars] + (["s_final"] if text.final else [])
-    parameters = [*pointers, *(f"const I {x}" for x in index), *(f"const {element} {s}" for s in scalars)]
-    combine = FOLDS[text.fold][1].upper()
-    words = {function for _, function, _ in chain.lines} | {combine}
-    words |= {"DIV"} if text.final else set()
-    words |= {"f_sqrt"} if text.final == "root" else set()
-    same = storage == element
-    lines = [
-        f"#define I {'long' if form.wide else 'int'}\n#define R {storage}\n#define E {element}",
-        f"#define W {width}\n#define WG {text.group}\n#define WALK_RANK {text.walk_rank}",
-        *(["#define PLAIN"] if form.plain else []), *(["#define ROWS"] if text.rows else []),
-        *([f"#define SAME\ntypedef T U_R __attribute__((aligned({np.dtype(text.result).itemsize})));"] if same else []),
-        f"#define PUT(i, v) {'vstore_half_rte(v, i, out)' if storage == 'half' else f'(out[i] = ({storage})(v))'}",
-        f"#define INIT (T)({_initial(text.fold, form.compute, element)})",
-        f"#define COMBINE(a, b) {combine}(a, b)",
-        f"#define FINAL(v) {FINALS[text.final].format('v')}",
-        f"#define PARAMETERS {', '.join(parameters)}",
-        f"#define SCALARS {' '.join(f'const T {s} = (T)(a_{s});' for s in chain.scalars)}",
-        f"#define KEPT(row) {_decode(text.kept_rank, names, 'k', 'row', 'o', 'b')}",
-        f"#define WALK(row) {_decode(text.walk_rank, names, 'w', 'row', 'b', 'p')}",
-        _step(chain, text, full=True), _step(chain, text, full=False),
-    ]  # fmt: skip
-    head = dialect.preamble(frozenset(words), element, width, form.plain) + vector_types(form)
-    if "double" in {element, storage, *(C_NAME[x.dtype] for x in form.inputs)}:
-        head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + head
-    scalar = np.dtype(np.uint8) if form.compute == BOOL else form.compute
-    types = [None] * len(pointers) + [INT64 if form.wide else INT32] * len(index) + [scalar] * len(scalars)
-    body = sources.text("reduce.cl").replace("NAME", _name(chain, text.fold))
-    return head + "\n".join(lines) + "\n" + body, tuple(types)
-
-
-def _index_arguments(text: Text, names: Sequence[str]) -> list[str]:
-    """Offsets, strides along kept and walked axes, steps, lengths, and the sizes of the split."""
-    index = [f"o_{k}" for k in names]
-    for kind, rank in (("k", text.kept_rank), ("w", text.walk_rank)):
-        index += [f"{kind}_{k}_{axis}" for k in names for axis in range(rank)]
-    index += [f"i_{k}" for k, x in zip(names, text.form.inputs, strict=True) if x.access == "strided"]
-    index += [f"k_d{a}" for a in range(1, text.kept_rank)] + [f"w_d{a}" for a in range(1, text.walk_rank)]
-    return [*index, "rows", "outer", "n", "unit", "ostep", "istep", "iparts", "parts"]
-
-
-def _name(chain: Chain, op: str) -> str:
-    return f"netcl_{op}_{chain.name.removeprefix('netcl_')}"
-
-
-def _initial(op: str, compute: DType, element: str) -> str:
-    """The fold's neutral element as a C literal."""
-    value = FOLDS[op][0]
-    if is_float(compute) or math.isfinite(value):
-        return dialect.constant(value, element)
-    limits = np.iinfo(np.uint8 if compute == BOOL else compute)
-    suffix = "L" if element == "long" else ""
-    return f"{limits.max}{suffix}" if value > 0 else f"-{limits.max}{suffix} - 1" if limits.min else "0"
-
-
-def _decode(rank: int, names: Sequence[str], kind: str, row: str, base: str, target: str) -> str:
-    """C text that decodes `row` into `rank` indices and gives each operand's place `<target>_k` from `<base>_k`."""
-    lines = []
-    if rank > 1:
-        lines.append(f"I {kind}_q = {row};")
-        for axis in range(rank - 1, 0, -1):
-            lines.append(f"const I {kind}_x{axis} = {kind}_q % {kind}_d{axis}; {kind}_q /= {kind}_d{axis};")
-    if rank:
-        lines.append(f"const I {kind}_x0 = {f'{kind}_q' if rank > 1 else row};")
-    for name in names:
-        terms = [f"{base}_{name}", *(f"{kind}_x{axis} * {kind}_{name}_{axis}" for axis in range(rank))]
-        lines.append(f"const I {target}_{name} = {' + '.join(terms)};")
-    return " ".join(lines)
-
-
-def _step(chain: Chain, text: Text, full: bool) -> str:
-    """The macro that loads one vector of each input, computes the chain and folds it into `acc`."""
-    form = text.form
-    element, width = element_of(form.compute), form.width
-    lines = ["const I c = (at);"] + ([] if full else ["const int count = (count_);"])
-    if any("pos" in args for _, _, args in chain.lines):
-        lanes = ", ".join(dialect.constant(j if text.rows else 0, element) for j in range(width))
-        lines.append(f"const T pos = (T)(({element})(place)) + (T)({lanes});")
-    for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True)):
-        lines.append(f"const T {v} = {vector_load(form, x, str(k), full)};")
-    for out, function, args in chain.lines:
-        lines.append(f"const T {out} = {function}({', '.join(c_argument(a, element) for a in args)});")
-    value = chain.outputs[0]
-    if not full:
-        lanes = ", ".join(str(j) for j in range(width))
-        value = f"((M)({lanes}) < (M)(count) ? {value} : INIT)"
-    lines.append(f"acc = COMBINE(acc, {value});")
-    name = "STEP(acc, at, place)" if full else "PART(acc, at, place, count_)"
-    return f"#define {name} {{ \\\n    " + " \\\n    ".join(lines) + " }"
+@cache
+def _sum_of(count: int) -> Chain:
+    """`count` values as they are, each to be folded."""
+    if count == 1:
+        return IDENTITY
+    values = tuple(f"v{k}" for k in range(count))
+    return Chain("fold", values, (), (), values, ("fold",) * count)

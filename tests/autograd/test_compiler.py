@@ -266,7 +266,7 @@ def test_several_outputs_in_one_kernel(cl_queue, launches):
     np.testing.assert_allclose(nodes[1].grad.to_host(), -np.ones_like(y))
 
 
-def test_a_gradient_of_a_broadcast_input_is_one_fold(cl_queue, launches):
+def test_a_gradient_of_a_broadcast_input_is_summed_where_the_others_are_written(cl_queue, launches):
     fn = jit_compile(lambda x, s: ag.tanh(x * s) * 2.0)
     x, s = leaf(cl_queue, normal(64, 64)), leaf(cl_queue, normal(64, 1))
     with ag.Tape() as tape:
@@ -274,7 +274,7 @@ def test_a_gradient_of_a_broadcast_input_is_one_fold(cl_queue, launches):
     g = Tensor.from_host(cl_queue, normal(64, 64))
     launches.clear()
     tape.backward(y, g)
-    assert len(launches) == 2
+    assert len(launches) == 1 and 3 < launches[0][1] < 3.1  # x and g read, dx written, and little for s
 
 
 # -- what comes in -----------------------------------------------------------------------------------------------------

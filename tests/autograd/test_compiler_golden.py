@@ -51,7 +51,14 @@ WIDE = ("softmax",)  # also for registers of 16 floats
 def queue_of(kind, vector=8):
     """A queue that nothing is sent to, of a device of this kind."""
     facts = dict.fromkeys(DeviceProfile.__dataclass_fields__, 0)
-    facts |= {"name": "any", "kind": kind, "has_fp64": True, "max_work_group": 256, "vector": vector}
+    facts |= {
+        "name": "any",
+        "kind": kind,
+        "has_fp64": True,
+        "max_work_group": 256,
+        "vector": vector,
+        "compute_units": 2,
+    }
     profile = DeviceProfile(**facts)
     queue = SimpleNamespace(netcl_state=QueueState(), context=None, device=None)
     queue.netcl_state.profile = profile
@@ -70,8 +77,9 @@ def text_of(name, case=None):
         parts.append(f"// {name}, {kind}, forward\n{report.forward_source(call.step)}")
         if call.recorded:
             backward = call.step.backward_of((True,) * len(leaves), call.differentiable)
-            parts += [f"// {name}, {kind}, backward\n{report.backward_source(call.step, x)}"
-                      for x in backward.launches if not x.axes]  # fmt: skip
+            for launch in backward.launches:  # of a fold what goes before reduce.cl
+                source = report.backward_source(call.step, launch).split("#define LEAST")[0]
+                parts.append(f"// {name}, {kind}, backward\n{source}")
     return re.sub(r"static inline T (f_\w+)\(.*?\n}\n", r"// \1 of math.cl\n", "\n".join(parts), flags=re.S)
 
 

@@ -1,0 +1,150 @@
+"""The text of a fold's kernel: what reduce.cl (kernels/reduce.cl) leaves open, for one chain and one walk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, is_float
+from netcl.core.kernels import dialect
+from netcl.ops import sources
+from netcl.ops.render import Chain, Form, c_argument, element_of, vector_load, vector_store, vector_types
+
+FOLDS = {"sum": (0.0, "add"), "prod": (1.0, "mul"), "max": (-math.inf, "maximum"), "min": (math.inf, "minimum")}
+FINALS = {"": "{}", "mean": "DIV({}, (T)(s_final))", "root": "f_sqrt(DIV({}, (T)(s_final)))"}
+
+
+class Text(NamedTuple):
+    """Everything the program's text depends on besides the chain."""
+
+    fold: str
+    final: str
+    form: Form
+    results: tuple[DType, ...]  # of what is folded
+    rows: bool
+    kept_rank: int
+    walk_rank: int
+    group: int
+
+
+@lru_cache(maxsize=4096)
+def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
+    """The program, and the types of its kernel's arguments."""
+    form = text.form
+    element, width = element_of(form.compute), form.width
+    names = [s for s, _, _ in form.operands]
+    pointers = [f"__global const {C_NAME[x.dtype]}* restrict in_{k}" for k, x in enumerate(form.inputs)]
+    pointers += [f"__global {C_NAME[t]}* restrict sum_{k}" for k, t in enumerate(text.results)]
+    pointers += [f"__global {C_NAME[x.dtype]}* restrict out_{k}" for k, x in enumerate(form.outputs)]
+    index = _index_arguments(text, names)
+    scalars = [f"a_{s}" for s in chain.scalars] + (["s_final"] if text.final else [])
+    parameters = [*pointers, *(f"const I {x}" for x in index), *(f"const {element} {s}" for s in scalars)]
+    combine = FOLDS[text.fold][1].upper()
+    words = {function for _, function, _ in chain.lines} | {combine}
+    words |= {"DIV"} if text.final else set()
+    words |= {"f_sqrt"} if text.final == "root" else set()
+    folded = range(len(text.results))
+    lines = [
+        f"#define I {'long' if form.wide else 'int'}\n#define E {element}",
+        f"#define W {width}\n#define WG {text.group}\n#define WALK_RANK {text.walk_rank}\n#define OUTS {len(folded)}",
+        *(["#define PLAIN"] if form.plain else []), *(["#define ROWS"] if text.rows else []),
+        f"typedef struct {{ {' '.join(f'T v{k};' for k in folded)} }} A;",
+        f"#define EACH(M) {' '.join(f'M({k})' for k in folded)}",
+        *[line for k in folded for line in _stores(k, text.results[k], element)],
+        f"#define INIT (T)({_initial(text.fold, form.compute, element)})",
+        f"#define COMBINE(a, b) {combine}(a, b)",
+        f"#define FINAL(v) {FINALS[text.final].format('v')}",
+        f"#define PARAMETERS {', '.join(parameters)}",
+        f"#define SCALARS {' '.join(f'const T {s} = (T)(a_{s});' for s in chain.scalars)}",
+        f"#define KEPT(row) {_decode(text.kept_rank, names, 'k', 'row', 'o', 'b')}",
+        f"#define WALK(row) {_decode(text.walk_rank, names, 'w', 'row', 'b', 'p')}",
+        _step(chain, text, full=True), _step(chain, text, full=False),
+    ]  # fmt: skip
+    head = dialect.preamble(frozenset(words), element, width, form.plain) + vector_types(form)
+    if "double" in {element, *(C_NAME[t] for t in text.results), *(C_NAME[x.dtype] for _, _, x in form.operands)}:
+        head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + head
+    scalar = np.dtype(np.uint8) if form.compute == BOOL else form.compute
+    types = [None] * len(pointers) + [INT64 if form.wide else INT32] * len(index) + [scalar] * len(scalars)
+    body = sources.text("reduce.cl").replace("NAME", name_of(chain, text.fold))
+    return head + "\n".join(lines) + "\n" + body, tuple(types)
+
+
+def _stores(k: int, dtype: DType, element: str) -> list[str]:
+    """How folded value `k` is written: one lane, and a whole vector."""
+    storage = C_NAME[dtype]
+    lane = f"vstore_half_rte(v, i, sum_{k})" if storage == "half" else f"(sum_{k}[i] = ({storage})(v))"
+    lines = [f"#define R{k} {storage}", f"#define PUT{k}(i, v) {lane}"]
+    if storage != element:
+        return [*lines, f"#define PUT_ALL{k}(at, v) put_lanes{k}(sum_{k}, v, at, W)"]
+    vector = f"typedef T U_R{k} __attribute__((aligned({dtype.itemsize})));"
+    return [*lines, vector, f"#define PUT_ALL{k}(at, v) (*(__global U_R{k}*)(sum_{k} + (at)) = (v))"]
+
+
+def _index_arguments(text: Text, names: Sequence[str]) -> list[str]:
+    """Offsets, strides along kept and walked axes, steps, lengths, and the sizes of the split."""
+    inputs = len(text.form.inputs)
+    index = [f"o_{k}" for k in names[:inputs]] + [f"o_sum{k}" for k in range(len(text.results))]
+    index += [f"o_{k}" for k in names[inputs:]]
+    for kind, rank in (("k", text.kept_rank), ("w", text.walk_rank)):
+        index += [f"{kind}_{k}_{axis}" for k in names for axis in range(rank)]
+    index += [f"i_{k}" for k, _, x in text.form.operands if x.access == "strided"]
+    index += [f"k_d{a}" for a in range(1, text.kept_rank)] + [f"w_d{a}" for a in range(1, text.walk_rank)]
+    return [*index, "rows", "outer", "n", "unit", "ostep", "istep", "iparts", "parts"]
+
+
+def name_of(chain: Chain, op: str) -> str:
+    """The name of the kernel."""
+    return f"netcl_{op}_{chain.name.removeprefix('netcl_')}"
+
+
+def _initial(op: str, compute: DType, element: str) -> str:
+    """The fold's neutral element as a C literal."""
+    value = FOLDS[op][0]
+    if is_float(compute) or math.isfinite(value):
+        return dialect.constant(value, element)
+    limits = np.iinfo(np.uint8 if compute == BOOL else compute)
+    suffix = "L" if element == "long" else ""
+    return f"{limits.max}{suffix}" if value > 0 else f"-{limits.max}{suffix} - 1" if limits.min else "0"
+
+
+def _decode(rank: int, names: Sequence[str], kind: str, row: str, base: str, target: str) -> str:
+    """C text that decodes `row` into `rank` indices and gives each operand's place `<target>_k` from `<base>_k`."""
+    lines = []
+    if rank > 1:
+        lines.append(f"I {kind}_q = {row};")
+        for axis in range(rank - 1, 0, -1):
+            lines.append(f"const I {kind}_x{axis} = {kind}_q % {kind}_d{axis}; {kind}_q /= {kind}_d{axis};")
+    if rank:
+        lines.append(f"const I {kind}_x0 = {f'{kind}_q' if rank > 1 else row};")
+    for name in names:
+        terms = [f"{base}_{name}", *(f"{kind}_x{axis} * {kind}_{name}_{axis}" for axis in range(rank))]
+        lines.append(f"const I {target}_{name} = {' + '.join(terms)};")
+    return " ".join(lines)
+
+
+def _step(chain: Chain, text: Text, full: bool) -> str:
+    """The macro that loads one vector of each input, computes the chain and folds it into `acc`."""
+    form = text.form
+    element, width = element_of(form.compute), form.width
+    lines = ["const I c = (at);"] + ([] if full else ["const int count = (count_);"])
+    if any("pos" in args for _, _, args in chain.lines):
+        lanes = ", ".join(dialect.constant(j if text.rows else 0, element) for j in range(width))
+        lines.append(f"const T pos = (T)(({element})(place)) + (T)({lanes});")
+    for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True)):
+        lines.append(f"const T {v} = {vector_load(form, x, str(k), full)};")
+    for out, function, args in chain.lines:
+        lines.append(f"const T {out} = {function}({', '.join(c_argument(a, element) for a in args)});")
+    folded = len(text.results)
+    for k, value in enumerate(chain.outputs[:folded]):
+        if not full:
+            lanes = ", ".join(str(j) for j in range(width))
+            value = f"((M)({lanes}) < (M)(count) ? {value} : INIT)"
+        lines.append(f"acc.v{k} = COMBINE(acc.v{k}, {value});")
+    for k, (value, x) in enumerate(zip(chain.outputs[folded:], form.outputs, strict=True)):
+        lines += vector_store(form, x, k, value, full)
+    name = "STEP(acc, at, place)" if full else "PART(acc, at, place, count_)"
+    return f"#define {name} {{ \\\n    " + " \\\n    ".join(lines) + " }"
