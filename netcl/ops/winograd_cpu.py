@@ -19,6 +19,7 @@ from netcl.runtime.cache import get_kernel
 FORWARD = (*(None,) * 4, *(INT64,) * 3, INT32, RECORD)
 FILTERS = (None, None, INT64, INT32, INT32)
 LEAST = 16  # channels in and out from which the transforms pay
+NARROW = 128  # the same where a vector of tiles covers several rows, which are then gathered and scattered
 CHANNELS = 8  # packed at once: PATCH of winograd_cpu.cl
 
 
@@ -26,13 +27,10 @@ def fits(g: Geometry, dtype: DType, queue: Any) -> bool:
     """Whether these kernels can do it, and are faster than the direct ones."""
     if (g.kh, g.kw, g.stride, g.dilation) != (3, 3, (1, 1), (1, 1)) or dtype == FLOAT64:
         return False
+    row = sizes(profile_of(queue), dtype)
     per, outs = g.c // g.groups, g.o // g.groups
-    return (
-        per >= LEAST
-        and outs >= LEAST
-        and min(g.out) >= 4
-        and _local(per, sizes(profile_of(queue), dtype)) <= profile_of(queue).local_mem
-    )
+    least = LEAST if g.out[1] >= row["VW"] else NARROW
+    return min(per, outs) >= least and min(g.out) >= 4 and _local(per, row) <= profile_of(queue).local_mem
 
 
 def _local(channels: int, row: dict[str, int]) -> int:

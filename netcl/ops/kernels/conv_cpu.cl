@@ -6,6 +6,26 @@
 // The input gradient is the forward kernel over G with turned weights, one launch per residue of the pixel modulo stride.
 // Launch: local = (1, 1, 1); see each kernel.
 
+// Whether a vector of pixels, `count` of which exist, lies at `at` as it is; rows of a strided y never do.
+static inline int together(const long* at, int count, int rows_are_joined) {
+    return rows_are_joined && count >= VW && at[VW - 1] == at[0] + VW - 1;
+}
+
+// u[NR] += the pixels of y at `at`, and those pixels = u.
+static inline void add_pixels(E* u, __global const S* y, const long* at, int count, int rows_are_joined) {
+    for (int h = 0; h < count; h += VW) {
+        if (together(at + h, count - h, rows_are_joined)) PRIV(u + h) += GET(y + at[h]);
+        else for (int j = h; j < min(h + VW, count); j++) u[j] += LOAD(y, at[j]);
+    }
+}
+
+static inline void put_pixels(__global S* y, const E* u, const long* at, int count, int rows_are_joined) {
+    for (int h = 0; h < count; h += VW) {
+        if (together(at + h, count - h, rows_are_joined)) SET(y + at[h], PRIV(u + h));
+        else for (int j = h; j < min(h + VW, count); j++) STORE(y, at[j], u[j]);
+    }
+}
+
 // Forward. Launch: global = (ceil(M / mc), ceil(Q / nc), groups). Y has any strides; weights are (groups, M, K).
 // Blocks of X go to Bp, blocks of the weights to Ap; with half storage and K > kstep sums wait in `part` (groups, M, Q).
 __kernel void conv(__global S* restrict Y, __global E* restrict part, __global const S* restrict X,
@@ -13,7 +33,8 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                    const Dims D) {
     __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int M = D.M, K = D.K, g = get_global_id(2), m0 = get_global_id(0) * D.mc, m1 = min(m0 + (int)D.mc, M);
-    long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q), P = D.Ho * D.Wo;
+    long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q);
+    int Wo = D.Wo, P = D.Ho * Wo;
     int rows_are_joined = D.yw == 1 && D.yh == D.Wo;
     Y += oy + g * M * D.yc;
     X += ox + g * D.C * D.xc;
@@ -29,10 +50,11 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                 pack_lanes(Bp + (q - qb) / NR * NR * KC + (q - qb) % NR, NR, X, &L, kb, kc, &D);
             }
             long off[NP * NR];  // of each column in Y
+            long n = qb / P;
+            int p = qb - n * P, row = p / Wo, column = p - row * Wo;
             for (int j = 0; j < qe - qb; j++) {
-                long n = (qb + j) / P;
-                int p = (qb + j) - n * P;
-                off[j] = n * D.yn + p / (int)D.Wo * D.yh + p % (int)D.Wo * D.yw;
+                off[j] = n * D.yn + row * D.yh + column * D.yw;
+                if (++column == Wo) { column = 0; if (++row == D.Ho) { row = 0; n++; } }
             }
             for (int m = m0, step; m < m1; m += step) {
                 step = tile_rows(m1 - m);
@@ -62,8 +84,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                         if (kb > 0) add_part(u, w, cols);
                         if (!last) { put_part(w, u, cols); continue; }
 #else
-                        if (kb > 0 && joined) add_row(u, w, NR);
-                        else if (kb > 0) for (int j = 0; j < cols; j++) u[j] += y[at[j]];
+                        if (kb > 0) add_pixels(u, y, at, cols, rows_are_joined);
 #endif
 #ifdef EPILOGUE
                         if (last) {
@@ -72,8 +93,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                             PRIV(u + VW) = activate(PRIV(u + VW) + b, D.act);
                         }
 #endif
-                        if (joined) put_row(y + at[0], u, NR);
-                        else for (int j = 0; j < cols; j++) STORE(y, at[j], u[j]);
+                        put_pixels(y, u, at, cols, rows_are_joined);
                     }
                 }
             }

@@ -4,6 +4,7 @@
 // x has unit stride along its last axis; `span` is the number of elements between the first and the end of x.
 
 #define TAPS 16     // widest filter row the vector path takes
+#define TABLE 64    // taps of the largest filter whose lanes are listed
 #define AS(type, v) JOIN(as_, type)(v)
 #define MASKED(v, keep) AS(VECTOR, AS(MASKS, v) & (keep))
 
@@ -18,7 +19,10 @@ typedef struct {
     long from[2];               // element of x that lane 0 reads at tap (0, 0), as if the part covered every lane
     int row[2];                 // input row of tap row 0; H where the part is empty
     int scalar;                 // lanes lie in more than two rows, or the filter is beyond the vector path
+    int joined;                 // lanes cross rows of one image that follow each other in x as they do in y
     MASKS keep[2][TAPS];        // all ones where a lane of the part reads inside its row at tap column kw
+    int listed;                 // `at` is filled
+    MASK at[TABLE * VW] __attribute__((aligned(64)));  // the element of x's channel 0 that a lane reads at a tap, -1 in the padding
 } Lanes;
 
 static inline void find_lanes(Lanes* L, long q, long end, const Dims* D) {
@@ -34,7 +38,9 @@ static inline void find_lanes(Lanes* L, long q, long end, const Dims* D) {
     int p = q - n * P, y = p / Wo, x = p - y * Wo, first = min(VW, Wo - x), count = min((long)VW, end - q);
     L->q = q;
     L->end = end;
+    L->listed = 0;
     L->scalar = D->KW > TAPS || sx > 2 || count > first + Wo;
+    L->joined = count > first && p + VW <= P && sx == 1 && D->sy == 1 && D->xh == Wo && D->W == Wo;
     L->row[0] = y * D->sy - D->py;
     L->from[0] = n * D->xn + L->row[0] * D->xh + x * sx - px;
     if (++y == D->Ho) { y = 0; n++; }
@@ -50,17 +56,24 @@ static inline void find_lanes(Lanes* L, long q, long end, const Dims* D) {
     }
 }
 
+// Input row, column and element of tap (0, 0) at each lane; row H behind the end.
+static void find_pixels(int* iy, int* ix, long* from, const Lanes* L, const Dims* D) {
+    int Wo = D->Wo, Ho = D->Ho, sy = D->sy, sx = D->sx, py = D->py, px = D->px, P = Ho * Wo;
+    long n = L->q / P;
+    int p = L->q - n * P, y = p / Wo, x = p - y * Wo, count = min((long)VW, L->end - L->q);
+    for (int l = 0; l < VW; l++) {
+        iy[l] = l < count ? y * sy - py : (int)D->H;
+        ix[l] = x * sx - px;
+        from[l] = n * D->xn + (y * sy - py) * D->xh + ix[l];
+        if (++x == Wo) { x = 0; if (++y == Ho) { y = 0; n++; } }
+    }
+}
+
 // Rows k0 .. k0 + kc - 1 of X at the lanes to d, with `ld` elements per row: element by element.
 static void pack_slowly(__local E* d, int ld, __global const S* X, const Lanes* L, int k0, int kc, const Dims* D) {
-    int KW = D->KW, KH = D->KH, H = D->H, P = D->Ho * D->Wo, iy[VW], ix[VW];
+    int KW = D->KW, KH = D->KH, H = D->H, iy[VW], ix[VW];
     long from[VW];
-    for (int l = 0; l < VW; l++) {
-        long n = (L->q + l) / P;
-        int p = (L->q + l) - n * P;
-        iy[l] = L->q + l < L->end ? p / (int)D->Wo * D->sy - D->py : H;
-        ix[l] = p % (int)D->Wo * D->sx - D->px;
-        from[l] = n * D->xn + iy[l] * D->xh + ix[l];
-    }
+    find_pixels(iy, ix, from, L, D);
     int c = k0 / (KH * KW), u = k0 / KW % KH, v = k0 % KW;
     for (int k = 0; k < kc; k++, d += ld) {
         long at = c * D->xc + u * D->dy * D->xh + v * D->dx;
@@ -70,6 +83,56 @@ static void pack_slowly(__local E* d, int ld, __global const S* X, const Lanes* 
         }
         if (++v == KW) { v = 0; if (++u == KH) { u = 0; c++; } }
     }
+}
+
+static void list_lanes(Lanes* L, const Dims* D) {
+    int KW = D->KW, KH = D->KH, dy = D->dy, dx = D->dx, iy[VW], ix[VW];
+    long from[VW];
+    if (L->listed) return;
+    L->listed = 1;
+    find_pixels(iy, ix, from, L, D);
+    MASKS ys, xs, fs;
+    for (int l = 0; l < VW; l++) { ((MASK*)&ys)[l] = iy[l]; ((MASK*)&xs)[l] = ix[l]; ((MASK*)&fs)[l] = from[l]; }
+    for (int u = 0, t = 0; u < KH; u++) {
+        MASKS y = ys + (MASK)(u * dy), row = (y >= (MASK)0) & (y < (MASK)D->H);
+        for (int v = 0; v < KW; v++, t++) {
+            MASKS x = xs + (MASK)(v * dx), inside = row & (x >= (MASK)0) & (x < (MASK)D->W);
+            *(MASKS*)(L->at + t * VW) = (inside & (fs + (MASK)(u * dy * D->xh + v * dx))) | ~inside;
+        }
+    }
+}
+
+// The same for whole filters, by a list of what each lane reads in a channel: for rows of few pixels.
+static void pack_listed(__local E* d, int ld, __global const S* X, Lanes* L, int k0, int kc, const Dims* D) {
+    int taps = D->KH * D->KW;
+    list_lanes(L, D);
+    X += k0 / taps * D->xc;
+    for (int c = 0; c < kc / taps; c++, X += D->xc)
+        for (int t = 0; t < taps; t++, d += ld) {
+            const MASK* at = L->at + t * VW;
+            for (int l = 0; l < VW; l++) {
+                MASK i = at[l];
+                E value = LOAD(X, i < 0 ? 0 : i);
+                d[l] = i < 0 ? 0 : value;
+            }
+        }
+}
+
+// The same where all lanes of a tap are neighbours in x; 0 if a vector would reach past the ends of x.
+static int pack_joined(__local E* d, int ld, __global const S* X, Lanes* L, int k0, int kc, const Dims* D) {
+    int KH = D->KH, KW = D->KW, taps = KH * KW, channels = kc / taps;
+    long across = D->dx, down = D->dy * D->xh, deep = D->xc, first = L->from[0] + k0 / taps * deep;
+    if (first < 0 || first + (channels - 1) * deep + (KH - 1) * down + (KW - 1) * across + VW > D->span) return 0;
+    list_lanes(L, D);
+    X += first;
+    for (int u = 0; u < KH; u++)
+        for (int v = 0; v < KW; v++, d += ld) {
+            MASKS keep = *(const MASKS*)(L->at + (u * KW + v) * VW) >= (MASKS)(0);
+            __global const S* p = X + u * down + v * across;
+            __local E* e = d;
+            for (int c = 0; c < channels; c++, p += deep, e += taps * ld) LOC(e) = MASKED(GET(p), keep);
+        }
+    return 1;
 }
 
 // VW elements from p on, or every other one.
@@ -87,9 +150,11 @@ static void pack_slowly(__local E* d, int ld, __global const S* X, const Lanes* 
     else { CHANNELS((T)(0)) }
 
 // The same by vectors, where the block is made of whole filters and no vector reaches past the ends of x.
-static void pack_lanes(__local E* d, int ld, __global const S* X, const Lanes* L, int k0, int kc, const Dims* D) {
+static void pack_lanes(__local E* d, int ld, __global const S* X, Lanes* L, int k0, int kc, const Dims* D) {
     int KW = D->KW, KH = D->KH, H = D->H, dx = D->dx, taps = KH * KW, channels = kc / taps;
-    int slow = L->scalar || k0 % taps || kc % taps;
+    int whole = k0 % taps == 0 && kc % taps == 0, slow = L->scalar || !whole;
+    int listable = whole && taps <= TABLE && D->span < INT_MAX;
+    if (L->joined && listable && pack_joined(d, ld, X, L, k0, kc, D)) return;
     for (int u = 0; u < KH && !slow; u++) {
         int row = u * (int)D->dy, ok0 = (uint)(L->row[0] + row) < H, ok1 = (uint)(L->row[1] + row) < H;
         long at = k0 / taps * D->xc + row * D->xh, f0 = L->from[0] + at, f1 = L->from[1] + at;
@@ -101,5 +166,6 @@ static void pack_lanes(__local E* d, int ld, __global const S* X, const Lanes* L
         if (slow) break;
         if (D->sx == 1) { PACK(EVERY1) } else { PACK(EVERY2) }
     }
-    if (slow) pack_slowly(d, ld, X, L, k0, kc, D);
+    if (slow && listable) pack_listed(d, ld, X, L, k0, kc, D);
+    else if (slow) pack_slowly(d, ld, X, L, k0, kc, D);
 }

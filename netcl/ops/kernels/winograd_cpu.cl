@@ -45,6 +45,14 @@ static inline void products(int rows, E* t, __global const E* ap, __local const 
 #endif
 }
 
+// Two neighbours from u to p.
+typedef JOIN(E, 2) PAIR __attribute__((aligned(sizeof(E))));
+#ifdef HALF
+#define SET2(p, u) vstore_half2_rte(*(const PAIR*)(u), 0, p)
+#else
+#define SET2(p, u) (*(__global PAIR*)(p) = *(const PAIR*)(u))
+#endif
+
 // a.s0, b.s0, a.s1, b.s1, ... of the first and of the last halves of a and b.
 static inline T zip_low(T a, T b) {
 #if VW == 16
@@ -175,10 +183,18 @@ __kernel void winograd(__global S* restrict Y, __global const S* restrict X, __g
                         }
                         continue;
                     }
-                    for (int k = 0; k < 4; k++)
-                        for (int l = j; l < min(j + VW, count); l++)
-                            if (ty[l] + k / 2 < high && tx[l] + k % 2 < wide)
-                                STORE(y, off[l] + k / 2 * D.yh + k % 2 * D.yw, ((const E*)&out[k])[l - j]);
+                    for (int r = 0; r < 2; r++) {
+                        E u[2 * VW];
+                        PRIV(u) = zip_low(out[2 * r], out[2 * r + 1]);
+                        PRIV(u + VW) = zip_high(out[2 * r], out[2 * r + 1]);
+                        for (int l = 0; l < min(VW, count - j); l++) {
+                            __global S* to = y + off[j + l] + r * D.yh;
+                            if (ty[j + l] + r >= high) continue;
+                            if (D.yw == 1 && tx[j + l] + 1 < wide) { SET2(to, u + 2 * l); continue; }
+                            STORE(to, 0, u[2 * l]);
+                            if (tx[j + l] + 1 < wide) STORE(to, D.yw, u[2 * l + 1]);
+                        }
+                    }
                 }
         }
     }
