@@ -145,7 +145,8 @@ class KernelProfiler:
             )
 
     def _add(self, *entry: Any) -> None:
-        self._pending.append((*entry, threading.get_ident()))
+        with self._lock:
+            self._pending.append((*entry, threading.get_ident()))
         if len(self._pending) > PENDING:
             self._harvest(PENDING // 2)
 

@@ -84,6 +84,7 @@ class ProgramCache:
         self._programs: dict[Any, Any] = {}
         self._lock = threading.RLock()
         self._size: int | None = None  # bytes on disk, None before the first write
+        self._writable = True  # as far as was seen
         self.stats = CacheStats()
 
     @property
@@ -212,7 +213,11 @@ class ProgramCache:
         folder = self.cache_dir
         if folder is None or len(entry) > self.limit:
             return
-        if _write_atomically(folder / f"{key}.bin", entry):
+        if not _write_atomically(folder / f"{key}.bin", entry):
+            if self._writable:
+                debug.log(debug.DEVICES, f"programs are not kept: {folder} cannot be written, or its disk is full")
+            self._writable = False
+        else:
             self._size = _entries(folder)[1] if self._size is None else self._size + len(entry)
             if self._size > self.limit:
                 self._evict(folder)

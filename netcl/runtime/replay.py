@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from netcl.core import debug
 from netcl.core.backend import native
 from netcl.core.backend.native import NAMES, SIZE, P, library
 from netcl.core.errors import DeviceError, NetclError
@@ -281,6 +282,8 @@ def timings(queue: Any) -> dict[str, float]:
             for probe in probes.values():
                 probe.time()
         _chosen[key] = {t: p.best / _LAUNCHES * 1e6 for t, p in probes.items() if p.right()} or {"python": 0.0}
+        for text in (f"by {best(queue)}", *(f"not by {tier}: {why}" for tier, why in missing(queue).items())):
+            debug.log(debug.DEVICES, f"recordings on {queue.device.name.strip()} are replayed {text}")
     return _chosen[key]
 
 

@@ -131,6 +131,25 @@ def test_events_do_not_pile_up(cl_queue, monkeypatch):
     assert len(prof.samples) == 100
 
 
+def test_no_command_of_any_thread_is_lost(cl_queue, monkeypatch):
+    monkeypatch.setattr(kernels, "PENDING", 8)
+    x = Tensor.ones(cl_queue, (4,))
+    E.neg(x)
+
+    def work():
+        for _ in range(100):
+            E.neg(x)
+
+    with KernelProfiler() as prof:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [row.calls for row in prof.stats()] == [400]
+    assert len({s.thread for s in prof.samples}) == 4
+
+
 def test_a_profiler_runs_once_at_a_time_and_can_go_on(queue):
     x, prof = Tensor.ones(queue, (4,)), KernelProfiler()
     prof.stop()

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from netcl.core import debug
 from netcl.core.backend.opencl import launch
 from netcl.core.device import manager
 from netcl.core.errors import BuildError, DeviceError
@@ -184,9 +185,15 @@ def test_an_entry_of_another_driver_version_is_not_used(get, tmp_path, monkeypat
 # -- folders that do not work -----------------------------------------------------------------------------------------
 
 
-def test_no_folder_can_be_made(get, tmp_path):
-    """DEV-08: an unwritable cache is no cache, not an error."""
+def test_no_folder_can_be_made(get, tmp_path, capsys):
+    """DEV-08: an unwritable cache is no cache, not an error; NETCL_DEBUG=1 says so, once."""
     (tmp_path / "file").touch()
+    cache, before = ProgramCache(tmp_path / "file" / "below"), debug.set_level(1)
+    try:
+        get(1, cache), get(2, cache)
+    finally:
+        debug.set_level(before)
+    assert capsys.readouterr().err.count("programs are not kept") == 1
     for _ in range(2):
         get(1, ProgramCache(tmp_path / "file" / "below"))
         assert counts(get.stats) == (1, 0, 0, 0)

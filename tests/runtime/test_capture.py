@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from netcl.core import memory, rebind
+from netcl.core import debug, memory, rebind
 from netcl.core.backend import cpu, native, opencl
 from netcl.core.errors import CaptureError, DeviceError
 from netcl.core.memory import pool_of
@@ -386,14 +386,20 @@ def test_the_fastest_right_tier_is_chosen_once(cl_queue):
     assert replay.timings(cl_queue) is found
 
 
-def test_tiers_that_are_not_here_are_explained(cl_queue, monkeypatch, c_library):
+def test_tiers_that_are_not_here_are_explained(cl_queue, monkeypatch, c_library, capsys):
     x = tensor(cl_queue, 1)
     with KernelCapture() as cap:
         E.neg(x)
     monkeypatch.setattr(replay, "_chosen", {})
     monkeypatch.setattr(native, "extension", lambda: None)
     monkeypatch.setattr(replay.CommandBuffer, "supported", staticmethod(lambda queue, api: False))
-    assert "not here: c (not built when netcl was installed; install a C compiler" in cap.explain()
+    before = debug.set_level(1)
+    try:
+        assert "not here: c (not built when netcl was installed; install a C compiler" in cap.explain()
+    finally:
+        debug.set_level(before)
+    printed = capsys.readouterr().err
+    assert " are replayed by " in printed and " are replayed not by c: not built when netcl was installed" in printed
     assert "not here: command buffer (the driver has no cl_khr_command_buffer)" in cap.explain()
     with pytest.raises(DeviceError, match="got 'c': not built when"):
         replay.build("c", cap.recording.commands, cl_queue)
