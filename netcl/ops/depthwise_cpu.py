@@ -24,7 +24,7 @@ WEIGHTS = (*(None,) * 3, *(INT64,) * 3, RECORD)
 BAND = 16384  # elements of a copied band of rows
 MOST = 64  # taps of the largest filter
 GRAIN = 1 << 14  # outputs per work-item
-SLACK = 32  # elements behind a row that vectors may read
+VECTOR = 16  # elements of the widest vector, which may reach behind a row
 
 
 def fits(g: Geometry, queue: Any) -> bool:
@@ -72,7 +72,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
 def _wide(g: Geometry) -> int:
     """Elements of a copied row: the padded input, or what the windows of a part of an input gradient reach."""
     reach = (g.out[1] - 1) * g.stride[1] + (g.kw - 1) * g.dilation[1] + 1
-    return max(g.w + g.padding[1], reach) + SLACK
+    return max(g.w + g.padding[1], reach) + VECTOR * max(g.stride[1], 2)
 
 
 def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:

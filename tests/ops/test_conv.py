@@ -186,6 +186,27 @@ def test_registers_of_both_widths(cl_queue, vector, dtype):
         check(cl_queue, (2, 4, 7, 35), (4, 1, 3, 3), dtype=dtype, padding=1, groups=4)
 
 
+@pytest.mark.parametrize("vector", [8, 16])
+def test_depthwise_rows(cl_queue, vector):
+    """Rows shorter and longer than a vector, heights beside multiples of four, filter rows of one to seven taps."""
+    forms = [((3, 3), 1, 1), ((3, 4), 1, 2), ((5, 7), 1, 1), ((1, 1), 1, 1), ((3, 3), 2, 1), ((2, 5), 3, 1)]
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
+        for width in (3, 8, 16, 23, 40):
+            for size, stride, dilation in forms:
+                options = {"stride": stride, "dilation": dilation, "padding": (size[0] // 2 * dilation, 3), "groups": 2}
+                check(cl_queue, (2, 2, 9, width), (2, 1, *size), **options)
+
+
+@pytest.mark.parametrize("width", [5, 19, 32])
+def test_depthwise_gradients_drop_what_lies_behind_a_row(queue, width):
+    """An infinite pixel that no output reads at a tap leaves the tap's gradient finite."""
+    x = np.ones((1, 2, 3, width), np.float32)
+    x[:, :, 1, -1] = np.inf
+    g, x = Tensor.from_host(queue, np.ones_like(x)), Tensor.from_host(queue, x)
+    dw = conv2d_weight_grad(g, x, (2, 1, 3, 3), padding=1, groups=2).to_host()
+    assert np.isfinite(dw[..., 0]).all() and np.isinf(dw[..., 1:]).all()
+
+
 @pytest.fixture
 def gpu_family(cl_queue):
     """The device's queue with the kernels that GPUs get, at the smallest work-groups."""

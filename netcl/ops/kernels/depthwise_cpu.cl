@@ -31,24 +31,62 @@ static inline void copy_band(__local E* d, __global const S* x, int y, int rows,
     }
 }
 
-#define ROWS(EVERY)                                                                                   \
-    for (; j < Wo; j += VW) {                                                                         \
-        T sum = (T)(0);                                                                               \
-        for (int u = 0; u < KH; u++) {                                                                \
-            __local const E* p = row + u * (int)D.dy * wide + j * sx;                                 \
-            for (int v = 0; v < KW; v++) sum = EVERY(p + v * (int)D.dx) * (T)(taps[u * KW + v]) + sum;    \
-        }                                                                                             \
-        FINISH                                                                                        \
-    }
 #ifdef EPILOGUE
-#define FINISH_ACT sum = activate(sum + b, D.act);
+#define FINISH(sum) activate(sum + b, D.act)
 #else
-#define FINISH_ACT
+#define FINISH(sum) sum
 #endif
-#define FINISH                                                                                        \
-    FINISH_ACT                                                                                        \
-    if (D.yw == 1 && j + VW <= Wo) { SET(out + j, sum); }                                             \
-    else for (int l = 0; l < VW && j + l < Wo; l++) STORE(out, (j + l) * D.yw, ((const E*)&sum)[l]);
+// N (1 or 4) rows of outputs from column j on, of each tap in turn; the last vector of a row may overlap the one before.
+#define ONE(F) F(0)
+#define FOUR(F) F(0) F(1) F(2) F(3)
+#define CLEAR(r) T s##r = (T)(0);
+#define ADD(r) s##r = READ(p + r * step) * tap + s##r;
+#define SEND(r) send(out + r * D.yh + j * D.yw, FINISH(s##r), Wo - j, D.yw);
+#define ROWS(N)                                                                                       \
+    for (int j = 0; j < Wo; j += VW) {                                                                \
+        if (j + VW > Wo && Wo >= VW) j = Wo - VW;                                                     \
+        N(CLEAR)                                                                                      \
+        for (int u = 0; u < KH; u++)                                                                  \
+            for (int v = 0; v < KW; v++) {                                                            \
+                __local const E* p = row + u * (int)D.dy * wide + j * sx + v * (int)D.dx;             \
+                T tap = (T)(taps[u * KW + v]);                                                        \
+                N(ADD)                                                                                \
+            }                                                                                         \
+        N(SEND)                                                                                       \
+    }
+// The same of four rows where KH is 3 and nothing is left out between rows: each row of the band is read once.
+#define MEET(r, t) s##r = x * t + s##r;
+#define THREE_ROWS                                                                                    \
+    for (int j = 0; j < Wo; j += VW) {                                                                \
+        if (j + VW > Wo && Wo >= VW) j = Wo - VW;                                                     \
+        __local const E* p = row + j;                                                                 \
+        FOUR(CLEAR)                                                                                   \
+        for (int v = 0; v < KW; v++, p += D.dx) {                                                     \
+            T x = LOC(p), t0 = (T)(taps[v]), t1 = (T)(taps[KW + v]), t2 = (T)(taps[2 * KW + v]);      \
+            MEET(0, t0) x = LOC(p + wide);                                                            \
+            MEET(0, t1) MEET(1, t0) x = LOC(p + 2 * wide);                                            \
+            MEET(0, t2) MEET(1, t1) MEET(2, t0) x = LOC(p + 3 * wide);                                \
+            MEET(1, t2) MEET(2, t1) MEET(3, t0) x = LOC(p + 4 * wide);                                \
+            MEET(2, t2) MEET(3, t1) x = LOC(p + 5 * wide);                                            \
+            MEET(3, t2)                                                                               \
+        }                                                                                             \
+        FOUR(SEND)                                                                                    \
+    }
+#define BAND_ROWS                                                                                     \
+    for (; i + 4 <= i1; i += 4, row += 4 * step, out += 4 * D.yh) ROWS(FOUR)                          \
+    for (; i < i1; i++, row += step, out += D.yh) ROWS(ONE)
+
+// Up to VW elements of a row, every `yw`-th place.
+static inline void send(__global S* p, T v, int left, long yw) {
+    if (yw == 1 && left >= VW) { SET(p, v); }
+    else for (int l = 0; l < VW && l < left; l++) STORE(p, l * yw, ((const E*)&v)[l]);
+}
+
+static inline T gather(__local const E* p, int sx) {
+    T v;
+    for (int l = 0; l < VW; l++) ((E*)&v)[l] = p[l * sx];
+    return v;
+}
 
 __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oy, long ox,
                         long ow, long ob, const Dims D) {
@@ -66,71 +104,80 @@ __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt
         for (int i0 = 0; i0 < D.Ho; i0 += D.band) {
             int i1 = min(i0 + (int)D.band, (int)D.Ho);
             copy_band(band, x, i0 * D.sy - D.py, (i1 - 1 - i0) * D.sy + (KH - 1) * D.dy + 1, &D);
-            for (int i = i0; i < i1; i++) {
-                __global S* out = Y + oy + n * D.yn + o * D.yc + i * D.yh;
-                __local const E* row = band + (i - i0) * (int)D.sy * wide;
-                int j = 0;
-                if (sx == 1) { ROWS(EVERY1) }
-                else if (sx == 2) { ROWS(EVERY2) }
-                else
-                    for (; j < Wo; j += VW) {
-                        T sum;
-                        for (int l = 0; l < VW; l++) {
-                            E s = 0;
-                            for (int u = 0; u < KH && j + l < Wo; u++)
-                                for (int v = 0; v < KW; v++)
-                                    s += row[u * (int)D.dy * wide + (j + l) * sx + v * (int)D.dx] * taps[u * KW + v];
-                            ((E*)&sum)[l] = s;
-                        }
-                        FINISH
-                    }
-            }
+            __global S* out = Y + oy + n * D.yn + o * D.yc + i0 * D.yh;
+            __local const E* row = band;
+            int i = i0, step = D.sy * wide;
+#define READ EVERY1
+            if (KH == 3 && sx == 1 && step == wide && D.dy == 1)
+                for (; i + 4 <= i1; i += 4, row += 4 * step, out += 4 * D.yh) THREE_ROWS
+            if (sx == 1) { BAND_ROWS }
+#undef READ
+#define READ EVERY2
+            else if (sx == 2) { BAND_ROWS }
+#undef READ
+#define READ(p) gather(p, sx)
+            else { BAND_ROWS }
+#undef READ
         }
     }
 }
 
-// dW (O, KH, KW): each work-item sums over all images of one output channel. G has unit stride along its rows.
-// Lanes behind the end of a row are dropped from the product, since 0 * infinity is not 0.
-#define SUM(EVERY)                                                                                           \
-    for (int j = 0; j < Wo; j += VW) {                                                                       \
-        int full = j + VW <= Wo;                                                                             \
-        T up = full ? GET(g + j) : (T)(0);                                                                   \
-        if (!full) for (int l = 0; l < Wo - j; l++) ((E*)&up)[l] = LOAD(g, j + l);                           \
-        for (int v = 0; v < n; v++) {                                                                        \
-            T product = EVERY(p + j * sx + v * (int)D.dx) * up;                                              \
-            if (!full) product = AS(VECTOR, AS(MASKS, product) & keep);                                      \
-            part[v] += product;                                                                              \
+// dW (O, KH, KW): each work-item sums over all images of one output channel, N (1 or 3) taps of a filter row at a time.
+// G has unit stride along its rows. The last vector of a row overlaps the one before where it can, and lanes that do not
+// count are dropped from the product, since 0 * infinity is not 0.
+#define THREE(F) F(0) F(1) F(2)
+#define MORE(r) s##r += READ(p + j * sx + r * dx) * up;
+#define REST(r) s##r += AS(VECTOR, AS(MASKS, READ(p + rest * sx + r * dx) * up) & keep);
+#define KEEP_SUM(r) sums[u * KW + v + r] += s##r;
+#define TAPS(N)                                                                                              \
+    {                                                                                                        \
+        N(CLEAR)                                                                                             \
+        for (int i = i0; i < i1; i++) {                                                                      \
+            __global const S* g = G + og + image * D.yn + o * D.yc + i * D.yh;                               \
+            __local const E* p = band + ((i - i0) * (int)D.sy + u * (int)D.dy) * wide + v * dx;              \
+            for (int j = 0; j + VW <= Wo; j += VW) { T up = GET(g + j); N(MORE) }                            \
+            if (Wo % VW) { T up = last(g, Wo); N(REST) }                                                     \
         }                                                                                                    \
+        N(KEEP_SUM)                                                                                          \
     }
+#define BAND_TAPS                                                                                            \
+    for (int u = 0; u < KH; u++) {                                                                           \
+        int v = 0;                                                                                           \
+        for (; v + 3 <= KW; v += 3) TAPS(THREE)                                                              \
+        for (; v < KW; v++) TAPS(ONE)                                                                        \
+    }
+
+// The last VW of n elements, or all of them and zeros.
+static inline T last(__global const S* g, int n) {
+    T v = (T)(0);
+    if (n >= VW) return GET(g + n - VW);
+    for (int l = 0; l < n; l++) ((E*)&v)[l] = LOAD(g, l);
+    return v;
+}
 
 __kernel void depthwise_weights(__global S* dW, __global const S* G, __global const S* X, long od, long og, long ox,
                                 const Dims D) {
     __local E band[BAND];
-    int KH = D.KH, KW = D.KW, Wo = D.Wo, wide = D.wide, sx = D.sx, n = D.KW;
+    int KH = D.KH, KW = D.KW, Wo = D.Wo, wide = D.wide, sx = D.sx, dx = D.dx, rest = max(Wo - VW, 0);
     long o = get_global_id(0);
     T sums[MOST];
     for (int t = 0; t < KH * KW; t++) sums[t] = (T)(0);
     MASKS keep;
-    for (int l = 0; l < VW; l++) ((MASK*)&keep)[l] = l < Wo % VW ? -1 : 0;
+    for (int l = 0; l < VW; l++) ((MASK*)&keep)[l] = (Wo < VW ? l < Wo : l >= VW - Wo % VW) ? -1 : 0;
     for (long image = 0; image < D.count; image++) {
         __global const S* x = X + ox + image * D.xn + o / D.each * D.xc;
         for (int i0 = 0; i0 < D.Ho; i0 += D.band) {
             int i1 = min(i0 + (int)D.band, (int)D.Ho);
             copy_band(band, x, i0 * D.sy - D.py, (i1 - 1 - i0) * D.sy + (KH - 1) * D.dy + 1, &D);
-            for (int i = i0; i < i1; i++)
-                for (int u = 0; u < KH; u++) {
-                    __global const S* g = G + og + image * D.yn + o * D.yc + i * D.yh;
-                    __local const E* p = band + ((i - i0) * (int)D.sy + u * (int)D.dy) * wide;
-                    T* part = sums + u * KW;
-                    if (sx == 1) { SUM(EVERY1) }
-                    else if (sx == 2) { SUM(EVERY2) }
-                    else
-                        for (int v = 0; v < KW; v++) {
-                            E s = 0;
-                            for (int j = 0; j < Wo; j++) s += p[j * sx + v * (int)D.dx] * LOAD(g, j);
-                            ((E*)&part[v])[0] += s;
-                        }
-                }
+#define READ EVERY1
+            if (sx == 1) BAND_TAPS
+#undef READ
+#define READ EVERY2
+            else if (sx == 2) BAND_TAPS
+#undef READ
+#define READ(p) gather(p, sx)
+            else BAND_TAPS
+#undef READ
         }
     }
     for (int t = 0; t < KH * KW; t++) {
