@@ -63,8 +63,7 @@ def _fused(step: FusedStep) -> str:
     text = f"{kind} of {names}; reads {len(step.leaves)}, writes {len(step.outputs)}, {bytes_of(step):,} bytes"
     if step.backwards:
         text += "; backward: " + ", ".join(
-            f"{launch.chain.name} ({_kind(launch)})"
-            for launch in next(reversed(step.backwards.values())).launches
+            f"{launch.chain.name} ({_kind(launch)})" for launch in next(reversed(step.backwards.values())).launches
         )
     return text
 

@@ -46,3 +46,11 @@ class GradientError(NetclError, RuntimeError):
 
 class CaptureError(NetclError, RuntimeError):
     """A recording that cannot be made or replayed."""
+
+
+def add_note(error: Exception, where: str) -> None:
+    """Add `where` to an error that a user's function raised: as a note, on Python 3.10 at the end of its message."""
+    if hasattr(error, "add_note"):
+        error.add_note(where)
+    elif error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]} ({where})", *error.args[1:])

@@ -7,6 +7,7 @@ import time
 from typing import Any, NamedTuple
 
 from netcl.core.backend import cpu, opencl
+from netcl.core.errors import NetclError
 from netcl.core.memory import pool_of
 from netcl.core.queue import CPUQueue
 
@@ -31,6 +32,7 @@ class MemoryTimeline:
     def __init__(self, queue: Any = None) -> None:
         self.queue = queue
         self._seen: dict[int, Any] = {} if queue is None else {id(queue): queue}
+        self.running = False
         self.moments: list[Moment] = []
         self._every = self._skipped = 0
 
@@ -41,7 +43,10 @@ class MemoryTimeline:
         self.stop()
 
     def start(self) -> MemoryTimeline:
-        """Begin to sample."""
+        """Begin to sample; what was sampled before stays."""
+        if self.running:
+            raise NetclError("MemoryTimeline: expected one that is not running, got one that is; stop() it first.")
+        self.running = True
         for hooks in (opencl.hooks, opencl.copy_hooks, cpu.hooks):
             hooks.append(self._sample)
         self._sample()
@@ -49,6 +54,9 @@ class MemoryTimeline:
 
     def stop(self) -> None:
         """Take a last sample and stop."""
+        if not self.running:
+            return
+        self.running = False
         self._skipped = self._every
         self._sample()
         for hooks in (opencl.hooks, opencl.copy_hooks, cpu.hooks):

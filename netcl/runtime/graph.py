@@ -19,7 +19,7 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.dtypes import as_dtype
-from netcl.core.errors import DeviceError, ShapeError
+from netcl.core.errors import DeviceError, ShapeError, add_note
 from netcl.core.layout import Shape
 from netcl.core.memory import BufferHandle, BufferPool
 from netcl.core.tensor import Tensor
@@ -66,7 +66,9 @@ class Graph:
         Args: fn: called as fn(inputs, out). inputs: tensors, or the refs of other steps. shape, dtype: of the output;
             the shape of the first input when None.
         """
-        inputs = list(inputs)
+        inputs = _checked("add_op", name, inputs)
+        if not callable(fn):
+            raise TypeError(f"add_op: expected a function fn(inputs, out) for {name!r}, got {type(fn).__name__}.")
         if shape is None:
             if not inputs:
                 raise ShapeError(f"add_op: expected a shape for {name!r}, which has no inputs to take it from.")
@@ -80,7 +82,7 @@ class Graph:
         step = next((s for s in self.steps if s.output is ref), None)
         if step is None:
             raise ValueError(f"set_inputs: expected the ref of a step of this graph, got {ref.name!r}.")
-        step.inputs = list(inputs)
+        step.inputs = _checked("set_inputs", ref.name, inputs)
 
     def order(self) -> list[_Step]:
         """The steps so that each comes after those it needs, otherwise as added. Raises ValueError naming a cycle."""
@@ -112,6 +114,13 @@ class Graph:
         return by_output[id(ref)]
 
 
+def _checked(where: str, name: str, inputs: Sequence[Any]) -> list[Tensor | TensorRef]:
+    for x in inputs:
+        if not isinstance(x, (Tensor, TensorRef)):
+            raise TypeError(f"{where}: expected tensors or refs as inputs of {name!r}, got {type(x).__name__}.")
+    return list(inputs)
+
+
 def _is_ref(x: Any) -> bool:
     return isinstance(x, TensorRef)
 
@@ -127,7 +136,8 @@ class GraphExecutor:
         """Run every step and return the output of the one added last; it is yours to keep.
 
         An output goes back to the pool after the last step that needs it, or at once when nothing does. An exception in
-        a step gives every buffer back and goes on to the caller. Raises ValueError for cycles and empty graphs.
+        a step gives every buffer back and goes on to the caller, with the step named in a note. Raises ValueError for
+        cycles and empty graphs.
         """
         order = graph.order()
         if not order:
@@ -147,7 +157,7 @@ class GraphExecutor:
                 out = live[id(step.output)] = self._allocate(step.output, inputs)
                 held += step.output.nbytes
                 self.peak_bytes = max(self.peak_bytes, held)
-                step.fn(inputs, out[0])
+                self._call(step, inputs, out[0])
                 for ref in {id(x): x for x in [*step.inputs, step.output] if isinstance(x, TensorRef)}.values():
                     users[id(ref)] -= ref is not step.output
                     if users[id(ref)] == 0:
@@ -157,6 +167,16 @@ class GraphExecutor:
         finally:
             for entry in live.values():
                 self._release(entry)
+
+    @staticmethod
+    def _call(step: _Step, inputs: list[Tensor], out: Tensor) -> None:
+        try:
+            result = step.fn(inputs, out)
+            if isinstance(result, Tensor) and result is not out:
+                raise TypeError("graph: expected fn(inputs, out) to fill `out`, got a new tensor; assign(out, result).")
+        except Exception as error:
+            add_note(error, f"in step {step.output.name!r} of the graph")
+            raise
 
     def _allocate(self, ref: TensorRef, inputs: list[Tensor]) -> tuple[Tensor, BufferHandle]:
         queue = self.pool.queue or next((x.queue for x in inputs), None)

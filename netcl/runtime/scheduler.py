@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from netcl.core.errors import add_note
+
 
 @dataclass
 class ExecutionPlan:
@@ -76,18 +78,10 @@ def _run(plan: ExecutionPlan) -> list[Any]:
         try:
             result = op() if callable(op) else op
         except Exception as error:
-            _name(error, f"in step {i + 1} of {len(plan.ops)} of {_title(plan)}")
+            add_note(error, f"in step {i + 1} of {len(plan.ops)} of {_title(plan)}")
             raise
         if isinstance(result, (list, tuple)):
             events += result
         elif result is not None:
             events.append(result)
     return events
-
-
-def _name(error: Exception, where: str) -> None:
-    """Add `where` to the error: as a note, or on Python 3.10 at the end of its message."""
-    if hasattr(error, "add_note"):
-        error.add_note(where)
-    elif error.args and isinstance(error.args[0], str):
-        error.args = (f"{error.args[0]} ({where})", *error.args[1:])

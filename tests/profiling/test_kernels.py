@@ -215,6 +215,15 @@ def test_memory_over_time_is_thinned_when_long(cl_queue, monkeypatch):
     del y
 
 
+def test_a_timeline_runs_once_at_a_time(queue):
+    timeline = MemoryTimeline(queue)
+    timeline.stop()
+    with timeline, pytest.raises(NetclError, match="stop"):
+        timeline.start()
+    timeline.stop()
+    assert len(timeline.moments) == 2
+
+
 def test_peaks_are_measured_once(queue):
     found = peaks(queue)
     assert found.bandwidth > 1e8 and found.operations > 1e8 and peaks(queue) is found

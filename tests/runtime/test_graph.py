@@ -119,6 +119,21 @@ def test_misuse_is_explained(cpu_queue):
         executor.run(graph)
 
 
+def test_wrong_steps_are_named(queue):
+    x, graph = Tensor.ones(queue, (2,)), Graph()
+    with pytest.raises(TypeError, match="tensors or refs as inputs of 'a', got float"):
+        graph.add_op("a", plus_one, [x, 1.0])
+    with pytest.raises(TypeError, match=r"fn\(inputs, out\) for 'a', got NoneType"):
+        graph.add_op("a", None, [x])
+    ref = graph.add_op("returns", lambda inputs, out: inputs[0] + 1.0, [x])
+    with pytest.raises(TypeError, match="set_inputs: expected tensors or refs"):
+        graph.set_inputs(ref, [None])
+    with pytest.raises(TypeError, match="to fill `out`") as caught:
+        GraphExecutor(BufferPool(queue)).run(graph)
+    said = " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert "in step 'returns' of the graph" in said
+
+
 def test_a_pool_of_a_context_takes_the_queue_of_the_inputs(cl_queue):
     graph, executor = Graph(), GraphExecutor(BufferPool(cl_queue.context))
     a = graph.add_op("a", plus_one, [Tensor.ones(cl_queue, (2,))])
