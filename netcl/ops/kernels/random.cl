@@ -9,14 +9,22 @@
 // Launch: global = ceil(blocks / W) items (CPU devices: each item walks STEP of them). T is float x W.
 // Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
-static inline void philox(ulong block, uint k0, uint k1, uint* x) {
-    uint c0 = (uint)block, c1 = (uint)(block >> 32), c2 = 0, c3 = 0;
+#define JOIN2(a, b) a##b
+#define JOIN(a, b) JOIN2(a, b)
+typedef JOIN(uint, W) UW;
+typedef JOIN(ulong, W) LW;
+#define NARROW(v) JOIN(convert_uint, W)(v)
+#define WIDEN(v) JOIN(convert_ulong, W)(v)
+
+// The four words of blocks `block`, one block a lane.
+static inline void philox(LW block, uint k0, uint k1, UW* x) {
+    UW c0 = NARROW(block), c1 = NARROW(block >> 32), c2 = 0, c3 = 0;
     for (int round = 0; round < 10; round++) {
-        ulong p = (ulong)0xD2511F53u * c0, q = (ulong)0xCD9E8D57u * c2;
-        c0 = (uint)(q >> 32) ^ c1 ^ k0;
-        c1 = (uint)q;
-        c2 = (uint)(p >> 32) ^ c3 ^ k1;
-        c3 = (uint)p;
+        LW p = WIDEN(c0) * (ulong)0xD2511F53u, q = WIDEN(c2) * (ulong)0xCD9E8D57u;
+        c0 = NARROW(q >> 32) ^ c1 ^ k0;
+        c1 = NARROW(q);
+        c2 = NARROW(p >> 32) ^ c3 ^ k1;
+        c3 = NARROW(p);
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
@@ -41,13 +49,11 @@ static inline T turn(T u, int quarter) {
     return (q & 2) == 0 ? y : -y;
 }
 
-static inline T unit(const uint* x) {   // [0, 1) from the high 24 bits
-    float u[W] __attribute__((aligned(64)));
-    for (int j = 0; j < W; j++) u[j] = (float)(x[j] >> 8) * 5.9604644775390625e-8f;
-    return *(const T*)u;
+static inline T unit(UW x) {   // [0, 1) from the high 24 bits
+    return JOIN(convert_float, W)(JOIN(convert_int, W)(x >> 8)) * 5.9604644775390625e-8f;
 }
 
-static inline void distribute(const uint (*x)[W], T* y, T a, T b) {
+static inline void distribute(const UW* x, T* y, T a, T b) {
 #if FORM == 1
     for (int pair = 0; pair < 4; pair += 2) {
         T radius = f_sqrt(-2.0f * f_log(unit(x[pair]) + 5.9604644775390625e-8f)) * b;
@@ -69,32 +75,41 @@ static inline void distribute(const uint (*x)[W], T* y, T a, T b) {
 #endif
 }
 
+#if FORM == 3
+#define NUMBER long
+#define VALUE(j, l) (low + (long)((((const uint*)&x[l])[j] * range) >> 32))
+#else
+#define NUMBER float
+#define VALUE(j, l) ((const float*)&y[l])[j]
+#endif
+#if FORM == 4
+#define PUT(i, v) { float f = v, g = LOAD_IN(in, in_offset + (i)); STORE_OUT(out, i, f == 0.0f ? 0.0f : f * g); }
+#elif FORM == 3
+#define PUT(i, v) out[i] = (OUT)(v);
+#else
+#define PUT(i, v) STORE_OUT(out, i, v);
+#endif
+
 __kernel void random(__global const IN* restrict in, __global OUT* restrict out, long in_offset, long n, long first,
                      uint k0, uint k1, float a, float b, long low, ulong range) {
     for (int step = 0; step < STEP; step++) {
-        long block = ((long)get_global_id(0) * STEP + step) * W;
-        if (block * 4 >= n) return;
-        uint x[4][W], words[4];
-        for (int j = 0; j < W; j++) {
-            philox((ulong)(first + block + j), k0, k1, words);
-            for (int l = 0; l < 4; l++) x[l][j] = words[l];
-        }
+        long block = ((long)get_global_id(0) * STEP + step) * W, start = block * 4;
+        if (start >= n) return;
+        LW blocks;
+        for (int j = 0; j < W; j++) ((ulong*)&blocks)[j] = first + block + j;
+        UW x[4];
+        philox(blocks, k0, k1, x);
 #if FORM != 3
         T y[4];
         distribute(x, y, (T)(a), (T)(b));
 #endif
-        for (int j = 0; j < W; j++)
-            for (int l = 0; l < 4; l++) {
-                long i = (block + j) * 4 + l;
-                if (i >= n) return;
-#if FORM == 3
-                out[i] = (OUT)(low + (long)((x[l][j] * range) >> 32));
-#elif FORM == 4
-                float v = ((const float*)&y[l])[j];
-                STORE_OUT(out, i, v == 0.0f ? 0.0f : v * LOAD_IN(in, in_offset + i));
-#else
-                STORE_OUT(out, i, ((const float*)&y[l])[j]);
-#endif
-            }
+        if (start + 4 * W <= n) {
+            NUMBER z[4 * W];
+            for (int j = 0; j < W; j++)
+                for (int l = 0; l < 4; l++) z[j * 4 + l] = VALUE(j, l);
+            for (int i = 0; i < 4 * W; i++) PUT(start + i, z[i])
+        } else {
+            for (long i = start; i < n; i++) PUT(i, VALUE((i - start) / 4, (i - start) % 4))
+        }
     }
 }
