@@ -45,6 +45,7 @@ __all__ = [
 ]  # fmt: skip
 
 CHUNK = 8192  # elements per work-item on a CPU device
+TURNED = 32  # columns of an item where neighbours in memory lie in other rows: their lines stay in the caches
 GROUP = 256  # work-items per group on a GPU
 PLANS = 4096  # prepared launches kept per queue
 OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
@@ -147,7 +148,8 @@ def _plan(
         return Plan(None, lambda *tensors: tuple([allocate(tensors[0].queue, shape, t) for t in dtypes]))
     _, form, lengths, strides = _walk(shape, compute, dtypes, tensors, out, queue)
     rows, cols = layout.size_of(lengths[:-1]), lengths[-1]
-    global_size, local_size, extra = _geometry(form, rows, cols, profile_of(queue).max_work_group)
+    chunk = TURNED if any(is_turned(s) for s in strides) else CHUNK
+    global_size, local_size, extra = _geometry(form, rows, cols, chunk, profile_of(queue).max_work_group)
     operands = (*form.inputs, *form.outputs)
     constants = [step for s in strides for step in s[:-1]]
     constants += [s[-1] for s, x in zip(strides, operands, strict=True) if x.access == "strided"]
@@ -193,10 +195,17 @@ def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...
     return _source(chain, _walk(shape, compute, dtypes, tensors, None, queue).form)[0]
 
 
-def _geometry(form: Form, rows: int, cols: int, limit: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Global size, local size, and the CPU loop's (rows per item, columns per item)."""
+def is_turned(strides: Shape) -> bool:
+    """Whether neighbours in memory lie in neighbouring rows: a line of the cache then serves many rows."""
+    return len(strides) > 1 and 0 < abs(strides[-2]) < abs(strides[-1])
+
+
+def _geometry(
+    form: Form, rows: int, cols: int, chunk: int, limit: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Global size, local size, and the CPU loop's (rows per item, columns per item, at most `chunk`)."""
     if form.plain:
-        chunk = min(CHUNK, cols)
+        chunk = min(chunk, cols)
         step = max(1, CHUNK // max(chunk, 1)) if form.rank else 1
         columns = -(-cols // chunk)
         items: tuple[int, ...] = (columns,) if form.rank == 0 else (columns, -(-rows // step))

@@ -46,6 +46,7 @@ from netcl.runtime.cache import get_kernel
 
 KEEP_CPU = (128, 1024)  # vectors of a row that a CPU work-item may hand on
 KEEP_GPU = (1, 2, 4, 8)
+DOWN = 256  # elements of a column that is copied before it is walked
 HANDED_ON = 4  # values, at most
 SERIAL_ROWS, SERIAL_COLS = 8, 1 << 15  # fewer and longer rows than this leave most of a device idle
 
@@ -96,9 +97,11 @@ class Walk(NamedTuple):
 
 
 def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], queue: Any) -> Walk:
-    k = chain.axes
+    k, profile = chain.axes, profile_of(queue)
+    plain = profile.kind == "cpu"
     shape = layout.broadcast(title(chain), *(t.shape for t in tensors))
-    copies = tuple(None if _is_one_walk(t, shape, k) else (*t.shape[:-k], *shape[-k:]) for t in tensors)
+    copied = [not _is_one_walk(t, shape, k) or (plain and _is_down(t, shape, k)) for t in tensors]
+    copies = tuple((*t.shape[:-k], *shape[-k:]) if copy else None for t, copy in zip(tensors, copied, strict=True))
     seen = [
         t if s is None else Tensor(None, s, layout.contiguous_strides(s), 0, t.dtype, queue)
         for t, s in zip(tensors, copies, strict=True)
@@ -110,8 +113,6 @@ def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequ
     lengths, outer = collapse(shape[:-k], tuple(s[:-k] for s in steps))
     if lengths == (1,):
         lengths, outer = (), tuple(() for _ in outer)
-    profile = profile_of(queue)
-    plain = profile.kind == "cpu"
     accesses = [access_of(s[-1]) if cols > 1 else "repeat" for s in inner[: len(seen)]]
     inputs = tuple(Operand(t.dtype, a) for t, a in zip(seen, accesses, strict=True))
     outputs = tuple(Operand(d, "vector" if x == "full" else "row") for d, x in zip(dtypes, chain.kinds, strict=True))
@@ -151,6 +152,13 @@ def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...
 def _is_one_walk(t: Tensor, shape: Shape, k: int) -> bool:
     strides = layout.expand_strides(t.shape, t.strides, shape)[-k:]
     return len(collapse(shape[-k:], (strides,))[0]) == 1
+
+
+def _is_down(t: Tensor, shape: Shape, k: int) -> bool:
+    """Whether rows are long columns in memory: a CPU would lose their lines before the next row needs them."""
+    strides = [abs(s) for s in layout.expand_strides(t.shape, t.strides, shape)]
+    nearest = min((s for s in strides[:-k] if s), default=strides[-1])
+    return layout.size_of(shape[-k:]) >= DOWN and nearest < strides[-1]
 
 
 def _output_shape(kind: str, shape: Shape, k: int) -> Shape:

@@ -156,6 +156,16 @@ def test_assign_writes_through_any_view(queue):
     assert np.array_equal(t.to_host(), target)
 
 
+def test_turned_views_in_tiles(queue):
+    """Views whose neighbours in memory lie in other rows, larger than a tile of the CPU kernels."""
+    x = np.arange(600 * 70, dtype=np.float32).reshape(600, 70)
+    t = Tensor.from_host(queue, x)
+    np.testing.assert_array_equal(elementwise.neg(t.T).to_host(), -x.T)
+    np.testing.assert_array_equal(elementwise.add(t.T, t.T[:, ::-1]).to_host(), x.T + x.T[:, ::-1])
+    y = x.reshape(3, 40, 350)
+    np.testing.assert_array_equal(t.reshape(3, 40, 350).permute(0, 2, 1).contiguous().to_host(), y.transpose(0, 2, 1))
+
+
 def test_integers(queue):
     a = np.array([7, -7, 0, 5, -2147483648, 2147483647], np.int32)
     t = Tensor.from_host(queue, a)

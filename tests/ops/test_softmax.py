@@ -27,6 +27,13 @@ def test_rows(queue, length):
     np.testing.assert_allclose(sm.log_softmax_grad(tg, z).to_host(), expected, rtol=2e-5, atol=1e-5)
 
 
+def test_long_columns(queue):
+    x = np.random.default_rng(2).standard_normal((300, 20)).astype(np.float32)
+    t = Tensor.from_host(queue, x)
+    np.testing.assert_allclose(sm.softmax(t, 0).to_host(), special.softmax(x.astype(np.float64), 0), rtol=2e-5)
+    np.testing.assert_allclose(sm.softmax(t[::-1], 0).to_host(), special.softmax(x[::-1].astype(float), 0), rtol=2e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_any_axis_of_a_view(queue, dtype, axis):
