@@ -59,6 +59,18 @@ def test_memory_may_come_after_numbers(fresh):
     assert y.to_host().tolist() == [float("inf")] + [2.0] * 2 + [0.0] * 5
 
 
+def test_every_type_of_number_is_passed(fresh):
+    names = "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float"
+    arguments, body = (sep.join(form.format(t, i) for i, t in enumerate(names)) for sep, form in
+                       ((", ", "{0} a{1}"), (" ", "y[{1}] = a{1};")))  # fmt: skip
+    types = [np.dtype(t) for t in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4")]
+    source = f"__kernel void every(__global float* y, {arguments}) {{ {body} }}"
+    kernel, y = get_kernel(fresh, source, "every", (None, *types)), Tensor.zeros(fresh, (len(names),))
+    numbers = [-3 if t.kind == "i" else 100 + i for i, t in enumerate(types)]
+    opencl.launch(kernel, fresh, (1,), None, y.buffer, *numbers)
+    assert y.to_host().tolist() == numbers
+
+
 def test_records_are_passed_by_value(fresh):
     kernel = get_kernel(fresh, RECORD, "with_record", (None, np.dtype("V32")))
     y = Tensor.empty(fresh, (3,), "int64")

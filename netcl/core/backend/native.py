@@ -27,7 +27,10 @@ with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and 
 P, SIZE, UINT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
 POINTER = attrgetter("int_ptr")  # the driver's handle of a pyopencl object
 _MEMORY = 1 << 31  # marks memory among the sizes of arguments
-_CODES = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i4": "i", "i8": "q", "u1": "B", "u4": "I", "u8": "Q", "b1": "?"}
+_CODES = {
+    "f2": "e", "f4": "f", "f8": "d", "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q",
+    "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+}  # fmt: skip
 
 
 class Driver(ctypes.Structure):
