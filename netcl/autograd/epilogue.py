@@ -1,7 +1,6 @@
 """Chains that the kernel of a product takes along: bias and activation after matmul, linear or conv2d, in its epilogue.
 
-With gradients wanted, gelu and silu need the value before them, which an epilogue does not write: then the product and
-the chain run as two kernels, as they would without this file.
+With gradients wanted, gelu and silu need the value before them; the product then writes it as well (rules/linear.py).
 """
 
 from __future__ import annotations
@@ -10,19 +9,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from netcl.autograd.fused import FusedStep
-from netcl.autograd.node import Node
-from netcl.autograd.op import OPS, register_op
 from netcl.autograd.plan import CallStep
-from netcl.autograd.state import state
 from netcl.autograd.trace import TraceNode
 from netcl.core.dtypes import is_float
-from netcl.core.tensor import Tensor
-from netcl.ops import elementwise, reduction
-from netcl.ops.conv import conv2d
-from netcl.ops.matmul import gemm, linear
 
 ACTIVATIONS = ("relu", "gelu", "silu")
-FROM_RESULT = (None, "relu")  # activations whose gradient follows from the result
 
 
 class Epilogue(NamedTuple):
@@ -78,41 +69,3 @@ def _takes_bias(node: TraceNode, bias: TraceNode) -> bool:
     a, b = node.operands[:2]
     plain = node.op_name == "linear" or (a.ndim >= 2 and b.ndim == 2)
     return plain and len(node.operands) == 2 and bias.shape == node.shape[-1:]
-
-
-def can_run(epilogue: Epilogue, nodes: Sequence[Node]) -> bool:
-    """Whether the one kernel will do for these operands: not if backward needs what it does not write."""
-    wanted = state.tape is not None and state.enabled and any(n.requires_grad for n in nodes)
-    return epilogue.activation in FROM_RESULT or not wanted
-
-
-# -- the operation -----------------------------------------------------------------------------------------------------
-
-
-def _forward(a: Tensor, b: Tensor, *bias: Tensor, product: str, activation: str | None, **geometry: Any) -> Tensor:
-    extra = bias[0] if bias else None
-    if product == "matmul":
-        return gemm(a, b, bias=extra, activation=activation)
-    if product == "linear":
-        return linear(a, b, extra, activation)
-    return conv2d(a, b, extra, activation=activation, **geometry)
-
-
-def _backward(
-    g: Tensor, y: Tensor, *xs: Any, needs: Sequence[bool], product: str, activation: str | None, **geometry: Any
-) -> list[Tensor | None]:
-    if activation == "relu":
-        dz = elementwise.gradients("relu", g, y, (None,), (True,))[0]
-        assert dz is not None
-        g = dz
-    backward = OPS[product].backward
-    assert backward is not None
-    if product == "conv2d":
-        return list(backward(g, y, *xs, needs=needs, **geometry))
-    grads = list(backward(g, y, *xs[:2], needs=needs[:2]))[:2]
-    if len(needs) > 2:
-        grads.append(reduction.sum(g, axis=tuple(range(g.ndim - 1))) if needs[2] else None)
-    return grads
-
-
-register_op("product_epilogue", _forward, _backward, saves=("y", 0, 1))

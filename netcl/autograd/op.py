@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from netcl.autograd.node import Node
@@ -44,6 +45,7 @@ class Spec(NamedTuple):
 class Op:
     """forward(*tensors, **attrs) -> tensor or tuple of tensors; with `aux`, (result, anything backward needs).
 
+    A forward that names `recorded` is told whether backward may come.
     backward(g, y, *xs, **attrs) -> a gradient or None per tensor input. If it names them, it also gets `needs` (which
     inputs want a gradient) and `aux`. `saves` lists what stays alive until then: "y" and input positions; the rest
     arrives as a Spec.
@@ -55,8 +57,11 @@ class Op:
     saves: tuple[str | int, ...] | None = None
     aux: bool = False
     extras: frozenset[str] = field(init=False, default=frozenset())
+    asks: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.forward, FunctionType):
+            object.__setattr__(self, "asks", "recorded" in inspect.signature(self.forward).parameters)
         named = inspect.signature(self.backward).parameters if self.backward else {}
         object.__setattr__(self, "extras", frozenset(n for n in ("needs", "aux") if n in named))
 
@@ -96,10 +101,11 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
         return _apply_primitive(TABLE[name], args, attrs)
     op = OPS[name]
     xs = [a.value if isinstance(a, Node) else a for a in args]
-    result, aux = op.forward(*xs, **attrs) if op.aux else (op.forward(*xs, **attrs), None)
+    edges = edges_of(args) if state.tape is not None and state.enabled and op.backward is not None else ()
+    extra = {"recorded": any(edges)} if op.asks else {}
+    result, aux = op.forward(*xs, **attrs, **extra) if op.aux else (op.forward(*xs, **attrs, **extra), None)
     many = isinstance(result, tuple)
     outputs = result if many else (result,)
-    edges = edges_of(args) if state.tape is not None and state.enabled and op.backward is not None else ()
     if any(edges):
         nodes = _record(op, edges, xs, outputs, many, aux, attrs)
     else:

@@ -48,16 +48,7 @@ class EagerCall(NamedTuple):
     facts: tuple[Any, ...]  # shape and dtype of each result, as traced
 
 
-class EpilogueCall(NamedTuple):
-    """A product with the step after it: one kernel, or both calls where backward needs the value between."""
-
-    epilogue: Epilogue
-    one: EagerCall
-    product: EagerCall
-    chain: FusedCall
-
-
-Call = FusedCall | EagerCall | EpilogueCall
+Call = FusedCall | EagerCall
 
 
 class OneLaunch(NamedTuple):
@@ -85,10 +76,8 @@ class Program:
         for call in self.calls:
             if type(call) is FusedCall:
                 _run_fused(call, values, floats)
-            elif type(call) is EagerCall:
-                _run_eager(call, values, floats)
             else:
-                _run_epilogue(call, values, floats)  # type: ignore[arg-type]
+                _run_eager(call, values, floats)  # type: ignore[arg-type]
         result = self.result
         return values[result.place] if type(result) is Slot else _restore(result, values)
 
@@ -153,14 +142,6 @@ def _run_eager(call: EagerCall, values: list[Any], floats: Sequence[float]) -> N
         values[i] = node
 
 
-def _run_epilogue(call: EpilogueCall, values: list[Any], floats: Sequence[float]) -> None:
-    if epilogue.can_run(call.epilogue, [values[a.place] for a in call.one.args]):
-        _run_eager(call.one, values, floats)
-    else:
-        _run_eager(call.product, values, floats)
-        _run_fused(call.chain, values, floats)
-
-
 def _number(a: Any, floats: Sequence[float]) -> Any:
     return a.compute(floats[a.index]) if type(a) is Scalar else a
 
@@ -220,15 +201,15 @@ def _calls(steps: Sequence[FusedStep | CallStep], outputs: Sequence[TraceNode], 
     return calls
 
 
-def _with_epilogue(e: Epilogue, slots: dict[int, int]) -> EpilogueCall:
-    product, chain = _eager(e.product, slots), _fused(e.step, slots)
+def _with_epilogue(e: Epilogue, slots: dict[int, int]) -> EagerCall:
+    """A product and the step after it as one operation."""
+    product, result = _eager(e.product, slots), e.step.outputs[0]
     args = product.args if e.bias is None else (*product.args, Slot(slots[id(e.bias)]))
     attrs = {**product.attrs, "product": product.name, "activation": e.activation}
-    result = e.step.outputs[0]
     moved = sum(x.nbytes for x in (*e.product.node.operands, *([] if e.bias is None else [e.bias]), result))
     reason = f"with {' '.join(n.op_name for n in e.step.nodes)} in its epilogue"
-    one = EagerCall("product_epilogue", args, attrs, chain.outputs, reason, moved, ((result.shape, result.dtype),))
-    return EpilogueCall(e, one, product, chain)
+    facts = ((result.shape, result.dtype),)
+    return EagerCall("product_epilogue", args, attrs, (slots[id(result)],), reason, moved, facts)
 
 
 def _alive(steps: list[FusedStep | CallStep], outputs: list[TraceNode]) -> list[FusedStep | CallStep]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from netcl.autograd.fused import FusedStep, Launch
-from netcl.autograd.program import EagerCall, EpilogueCall, FusedCall, Program
+from netcl.autograd.program import EagerCall, FusedCall, Program
 from netcl.autograd.trace import TraceNode
 from netcl.core import layout
 from netcl.core.dtypes import DType
@@ -35,9 +35,9 @@ def _program(program: Program) -> list[str]:
         if isinstance(call, FusedCall):
             moved += bytes_of(call.step)
             lines.append(f"    {call.step.name}: {_fused(call.step)}")
-        elif isinstance(call, EpilogueCall):
-            moved += call.one.moved
-            lines.append(f"    {call.product.name}: its own kernel {call.one.reason}; {call.one.moved:,} bytes")
+        elif call.name == "product_epilogue":
+            moved += call.moved
+            lines.append(f"    {call.attrs['product']}: its own kernel {call.reason}; {call.moved:,} bytes")
         else:
             moved += 0 if call.name in FREE else call.moved
             lines.append(f"    {call.name}: {_eager(call)}")
@@ -82,12 +82,9 @@ def bytes_of(step: FusedStep) -> int:
 def sources(program: Program) -> list[str]:
     """The text of the program's kernels for contiguous inputs, forward (folds aside) and, once used, backward."""
     found = []
-    for call in program.calls:
-        step = call.step if isinstance(call, FusedCall) else call.chain.step if isinstance(call, EpilogueCall) else None
-        if step is not None and not step.fold:
-            found.append(forward_source(step))
-        if step is not None:
-            found += [backward_source(step, x) for b in step.backwards.values() for x in b.launches]
+    for step in (call.step for call in program.calls if isinstance(call, FusedCall)):
+        found += [forward_source(step)] if not step.fold else []
+        found += [backward_source(step, x) for b in step.backwards.values() for x in b.launches]
     return found
 
 

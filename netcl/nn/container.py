@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from netcl.nn.activation import ReLU
+from netcl.nn.activation import GELU, ReLU, SiLU
 from netcl.nn.conv import Conv2d
 from netcl.nn.linear import Linear
 from netcl.nn.module import Module
 from netcl.nn.norm import BatchNorm1d, BatchNorm2d
 
-FUSED = (Linear, Conv2d, BatchNorm1d, BatchNorm2d)  # layers whose kernel can apply the ReLU that follows
+PRODUCT, NORM = ("relu", "gelu", "silu"), ("relu",)
+FUSED: dict[type, tuple[str, ...]] = {  # the activations that the kernel of a layer can apply
+    Linear: PRODUCT, Conv2d: PRODUCT, BatchNorm1d: NORM, BatchNorm2d: NORM,
+}  # fmt: skip
+NAMES: dict[type, str] = {ReLU: "relu", GELU: "gelu", SiLU: "silu"}
 
 
 class _List(Module):
@@ -52,7 +56,9 @@ def _checked(where: str, layer: Any) -> Module:
 
 
 class Sequential(_List):
-    """Modules called in turn. A linear, convolution or batch norm layer and the ReLU after it run as one kernel."""
+    """Modules called in turn. A linear, convolution or batch norm layer and the activation after it run as one kernel
+    where the layer has one for it: ReLU, and after linear layers and convolutions also SiLU and the exact GELU.
+    """
 
     def __init__(self, *layers: Module | Iterable[Module]) -> None:
         one = len(layers) == 1 and isinstance(layers[0], Iterable) and not isinstance(layers[0], Module)
@@ -64,18 +70,18 @@ class Sequential(_List):
         layers, i = self.layers, 0
         while i < len(layers):
             layer = layers[i]
-            after = layers[i + 1] if i + 1 < len(layers) else None
-            if type(layer) in FUSED and type(after) is ReLU and not _hooked(layer, after):
-                x = layer.forward_relu(x)  # type: ignore[attr-defined]
-                i += 2
-            else:
-                x = layer(x)
-                i += 1
+            activation = _taken_along(layer, layers[i + 1]) if i + 1 < len(layers) else None
+            x = layer(x) if activation is None else layer.forward_with(x, activation)  # type: ignore[attr-defined]
+            i += 1 if activation is None else 2
         return x
 
 
-def _hooked(*modules: Module) -> bool:
-    return any(m._before or m._after for m in modules)
+def _taken_along(layer: Module, after: Module) -> str | None:
+    """The activation `after` by name, when the kernel of `layer` can apply it and nobody looks in between."""
+    name = NAMES.get(type(after))
+    if name not in FUSED.get(type(layer), ()) or layer._before or layer._after or after._before or after._after:
+        return None
+    return name if getattr(after, "approximate", "none") == "none" else None
 
 
 class ModuleList(_List):

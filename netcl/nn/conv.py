@@ -73,9 +73,9 @@ class Conv2d(Module):
         """(N, C, H, W) -> (N, O, H', W')."""
         return ag.conv2d(*self._inputs(x))
 
-    def forward_relu(self, x: Any) -> Any:
-        """relu(forward(x)) as one kernel."""
-        return ag.conv2d_relu(*self._inputs(x))
+    def forward_with(self, x: Any, activation: str) -> Any:
+        """activation(forward(x)) for "relu", "gelu" and "silu", as one kernel where it can be."""
+        return getattr(ag, f"conv2d_{activation}")(*self._inputs(x))
 
     def extra_repr(self) -> str:
         """Channels and geometry."""

@@ -40,9 +40,9 @@ class Linear(Module):
         """(..., in) -> (..., out)."""
         return ag.linear(*self._inputs(x))
 
-    def forward_relu(self, x: Any) -> Any:
-        """relu(forward(x)) as one kernel."""
-        return ag.linear_relu(*self._inputs(x))
+    def forward_with(self, x: Any, activation: str) -> Any:
+        """activation(forward(x)) as one kernel, for "relu", "gelu" and "silu"."""
+        return getattr(ag, f"linear_{activation}")(*self._inputs(x))
 
     def extra_repr(self) -> str:
         """Sizes and bias."""

@@ -52,9 +52,9 @@ class _BatchNorm(Module):
             activation
         )  # fmt: skip
 
-    def forward_relu(self, x: Any) -> Any:
-        """relu(forward(x)) as one kernel."""
-        return self.forward(x, "relu")
+    def forward_with(self, x: Any, activation: str) -> Any:
+        """activation(forward(x)) as one kernel, for "relu"."""
+        return self.forward(x, activation)
 
     def extra_repr(self) -> str:
         """Channels and settings."""

@@ -14,7 +14,7 @@ from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import conv_cpu, conv_gpu, conv_numpy, reduction
 from netcl.ops.conv_shape import Geometry, geometry
-from netcl.ops.elementwise import contiguous
+from netcl.ops.elementwise import apply, contiguous
 from netcl.ops.matmul import ACTIVATIONS, promote
 
 
@@ -57,6 +57,14 @@ def conv2d(
     if y.size:
         _family(x).forward(y, x, contiguous(w), bias if bias is None else contiguous(bias), g, activation)
     return y
+
+
+def conv2d_keeping(
+    x: Tensor, w: Tensor, b: Tensor | None, activation: str, **geometry: Any
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(activation(z), z) with z = conv2d(x, w, b): for training with activations whose gradient reads z."""
+    z = conv2d(x, w, b, **geometry)
+    return apply(activation, z), z
 
 
 def conv2d_input_grad(

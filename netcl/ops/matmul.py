@@ -7,7 +7,7 @@ device. Transposed, sliced and broadcast operands are read in place; only their 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from netcl.core.kernels import dialect, primitives
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import matmul_cpu, matmul_gpu
-from netcl.ops.elementwise import assign, cast, contiguous
+from netcl.ops.elementwise import apply, assign, cast, contiguous
 from netcl.ops.matrix_units import probe
 
 ACTIVATIONS = ("relu", "gelu", "silu")  # what an epilogue can apply, by the names of the primitive table
@@ -48,6 +48,7 @@ class Product:
     starts: tuple[int, int, int] = (8, 8, 8)  # the first elements of A, B and C lie at multiples of these (8 at most)
     mask: bool = False  # A counts only where a tensor laid out like it is positive
     sums: bool = False  # the sums of A's rows come out as well
+    keep: bool = False  # what goes into the activation comes out as well, laid out like C (on CPU devices)
 
     @property
     def count(self) -> int:
@@ -90,6 +91,20 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None
     Memory: nothing but y; w is read in place, not transposed.
     Raises: ShapeError when the last axes differ or b does not have N elements.
     """
+    x2, turned, bias, shape = _affine(x, w, b)
+    y = gemm(x2, turned, None, bias, activation)
+    return y if y.shape == shape else y.reshape(shape)
+
+
+def linear_keeping(x: Tensor, w: Tensor, b: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    """(activation(z), z) with z = x w^T + b: `linear` for training with activations whose gradient reads z."""
+    x2, turned, bias, shape = _affine(x, w, b)
+    y, z = gemm_keeping(x2, turned, bias, activation)
+    return y.reshape(shape), z.reshape(shape)
+
+
+def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, layout.Shape]:
+    """x with its leading axes as one, w turned, b, all in one dtype and checked, and the shape of x w^T."""
     same_queue("linear", *((x, w) if b is None else (x, w, b)))
     if w.ndim != 2 or x.ndim == 0 or x.shape[-1] != w.shape[1]:
         raise ShapeError(f"linear: expected x (.., K) and w (N, K) with equal K, got {x.shape} and {w.shape}.")
@@ -97,11 +112,8 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None
         raise ShapeError(f"linear: expected a bias of shape ({w.shape[0]},), got {b.shape}.")
     x, w, *rest = promote(x, w, *(() if b is None else (b,)))
     turned = Tensor(w.buffer, w.shape[::-1], w.strides[::-1], w.offset, w.dtype, w.queue)
-    bias = rest[0] if rest else None
-    if x.ndim == 2:
-        return gemm(x, turned, None, bias, activation)
-    rows = layout.size_of(x.shape[:-1])
-    return gemm(x.reshape(rows, x.shape[-1]), turned, None, bias, activation).reshape(*x.shape[:-1], w.shape[0])
+    flat = x if x.ndim == 2 else x.reshape(layout.size_of(x.shape[:-1]), x.shape[-1])
+    return flat, turned, rest[0] if rest else None, (*x.shape[:-1], w.shape[0])
 
 
 def gemm(
@@ -131,6 +143,36 @@ def gemm(
     for (oa, ob, oc), run in plan:
         run(a.queue, target, a, b, bias, target.offset + oc, a.offset + oa, b.offset + ob, alpha)
     return target
+
+
+def gemm_keeping(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    """(activation(z), z) with z = a b + bias: one launch for matrices on CPU devices, else two."""
+    shape, queue = (a.shape[-2], b.shape[-1]), a.queue
+    one = a.backend == "cl" and a.ndim == 2 == b.ndim and is_float(a.dtype) and layout.size_of(shape) > 0
+    if not one or profile_of(queue).kind != "cpu":
+        z = gemm(a, b, None, bias)
+        return apply(activation, z), z
+    bias = None if bias is None else contiguous(bias)
+    y, z = (allocate(queue, shape, a.dtype) for _ in range(2))
+    key = (
+        "keeping",
+        a.shape,
+        a.strides,
+        a.offset & 7,
+        b.shape,
+        b.strides,
+        b.offset & 7,
+        a.dtype,
+        bias is None,
+        activation,
+    )
+    plans = queue.netcl_state.plans
+    run = plans.get(key)
+    if run is None:
+        product = describe(a, b, y, activation, bias is not None, False)[0][1]
+        run = plans[key] = plan_of(queue, replace(product, keep=True))
+    run(queue, y, a, b, bias, 0, a.offset, b.offset, 1.0, None, z)
+    return y, z
 
 
 def _first(

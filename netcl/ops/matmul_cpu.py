@@ -39,8 +39,8 @@ def plan(queue: Any, p: Product) -> Run:
     profile = profile_of(queue)
     row = sizes(profile, p.dtype)
     in_place = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype != FLOAT16
-    direct = {"DIRECT": 1} if in_place else {}
-    source = program(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **direct)
+    flags = {name: 1 for name, on in (("DIRECT", in_place), ("BOTH", p.keep)) if on}
+    source = program(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **flags)
     kernel = get_kernel(queue, source, "gemm", TYPES, OPTIONS)
     mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row)
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)

@@ -7,6 +7,7 @@ from scipy import special
 import netcl.autograd as ag
 from netcl.autograd.compiler import jit_compile
 from netcl.core.backend import opencl
+from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
 
 RNG = np.random.default_rng(11)
@@ -161,3 +162,20 @@ def test_a_chain_becomes_the_epilogue_of_its_product(queue, product, activation)
     opencl.hooks.remove(hook)
     np.testing.assert_allclose(found.value.to_host(), wanted, rtol=1e-4, atol=1e-5)
     assert not [name for name in names if name.startswith("fused")]
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_an_epilogue_stays_one_launch_with_gradients(cl_queue, activation):
+    """And what goes into gelu and silu comes out of the same launch on CPU devices."""
+    compiled = jit_compile(lambda x, w, b: getattr(ag, activation)(ag.linear(x, w) + b))
+    nodes = [ag.tensor(Tensor.from_host(cl_queue, normal(*s)), requires_grad=True) for s in ((7, 8), (5, 8), (5,))]
+    names = []
+    hook = lambda kernel, *_: names.append(kernel.name)  # noqa: E731
+    opencl.hooks.append(hook)
+    with ag.Tape() as tape:
+        y = compiled(*nodes)
+    opencl.hooks.remove(hook)
+    if profile_of(cl_queue).kind == "cpu":
+        assert names == ["gemm"]
+    tape.backward(y, Tensor.ones(cl_queue, y.shape))
+    assert all(n.grad is not None for n in nodes)

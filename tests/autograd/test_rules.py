@@ -67,12 +67,16 @@ CASES = {
     "linear": (ag.linear, [(2, 3, 4), (5, 4), (5,)]),
     "linear without bias": (ag.linear, [(3, 4), (5, 4)]),
     "linear_relu": (ag.linear_relu, [(3, 4), (5, 4), (5,)]),
+    "linear_gelu": (ag.linear_gelu, [(2, 3, 4), (5, 4), (5,)]),
+    "linear_silu without bias": (ag.linear_silu, [(3, 4), (5, 4)]),
     "conv2d": (lambda x, w, b: ag.conv2d(x, w, b, stride=2, padding=1), [(2, 3, 7, 6), (4, 3, 3, 3), (4,)]),
     "conv2d groups": (
         lambda x, w: ag.conv2d(x, w, stride=(1, 2), padding=(2, 0), dilation=(2, 1), groups=2),
         [(2, 4, 7, 6), (6, 2, 3, 2)],
     ),
     "conv2d_relu": (lambda x, w, b: ag.conv2d_relu(x, w, b, padding=1), [(2, 3, 5, 6), (4, 3, 3, 3), (4,)]),
+    "conv2d_gelu": (lambda x, w, b: ag.conv2d_gelu(x, w, b, padding=1), [(2, 3, 5, 6), (4, 3, 3, 3), (4,)]),
+    "conv2d_silu": (lambda x, w: ag.conv2d_silu(x, w, stride=2), [(2, 3, 7, 6), (4, 3, 3, 3)]),
     # pooling
     "max_pool2d": (lambda x: ag.max_pool2d(x, 2), [(2, 3, 6, 6)], S),
     "max_pool2d overlapping": (lambda x: ag.max_pool2d(x, 3, 2, 1), [(2, 3, 7, 6)], S),

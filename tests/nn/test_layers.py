@@ -6,7 +6,9 @@ from scipy import signal
 
 import netcl.autograd as ag
 from netcl import nn
+from netcl.core.backend import opencl
 from netcl.core.errors import DeviceError, IndexOutOfRange, ShapeError
+from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
 
 
@@ -382,3 +384,33 @@ def test_a_label_that_is_no_class_is_named(queue):
     logits = random_node(queue, 2, 3)
     with pytest.raises(IndexOutOfRange, match=r"cross_entropy: expected indices in \[0, 3\), got 7"):
         ag.cross_entropy(logits, node(queue, [0, 7], np.int32)).item()
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.SiLU])
+@pytest.mark.parametrize("make", [lambda q: nn.Linear(q, 6, 5), lambda q: nn.Conv2d(q, 2, 3, 3)])
+def test_sequential_takes_activations_along(queue, make, activation):
+    """A layer and the activation after it give what they give one by one, in training and without gradients."""
+    layer, shape = make(queue), (4, 6) if "Linear" in repr(make(queue)) else (2, 2, 5, 5)
+    x = ag.tensor(Tensor.from_host(queue, np.random.default_rng(0).normal(size=shape).astype(np.float32)))
+    found = []
+    for run in (nn.Sequential(layer, activation()), lambda v: activation()(layer(v))):
+        with ag.Tape() as tape:
+            y = run(x)
+        tape.backward(y, Tensor.ones(queue, y.shape))
+        plain = run(x)
+        found.append([y.to_host(), plain.to_host(), layer.weight.grad.to_host(), layer.bias.grad.to_host()])
+        layer.weight.grad = layer.bias.grad = None
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_linear_layer_and_gelu_train_with_one_launch_forward(cl_queue):
+    model, names = nn.Sequential(nn.Linear(cl_queue, 6, 5), nn.GELU(), nn.Linear(cl_queue, 5, 4), nn.SiLU()), []
+    x = ag.tensor(Tensor.ones(cl_queue, (3, 6)))
+    hook = lambda kernel, *_: names.append(kernel.name)  # noqa: E731
+    opencl.hooks.append(hook)
+    with ag.Tape():
+        model(x)
+    opencl.hooks.remove(hook)
+    if profile_of(cl_queue).kind == "cpu":
+        assert names == ["gemm", "gemm"]

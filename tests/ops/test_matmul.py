@@ -8,11 +8,12 @@ import pytest
 from families import FAMILIES, POSING, queue_of
 from scipy import special
 
+from netcl.core.backend import opencl
 from netcl.core.errors import DeviceError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import matmul_gpu
-from netcl.ops.matmul import gemm, linear, matmul
+from netcl.ops.matmul import gemm, linear, linear_keeping, matmul
 from netcl.ops.matmul_cpu import macro_tile
 
 POSED = [name for name in FAMILIES if name.startswith(POSING)]
@@ -177,6 +178,35 @@ def test_linear(queue, activation, bias, dtype):
         y = linear(put(queue, x), put(queue, w.astype(dtype)), put(queue, b) if bias else None, activation)
         affine = x.astype("f8") @ w.astype(dtype).astype("f8").T + (b.astype("f8") if bias else 0)
         close(y, ACTIVATIONS[activation](affine), dtype, k)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_linear_keeps_what_goes_into_the_activation(queue, activation, dtype):
+    for rows, features, k, form in ((5, 10, 33, ""), (70, 49, 300, "transposed"), (64, 64, 300, ""), (3, 2, 0, "")):
+        x, w, b = values((rows, k), dtype), values((features, k), dtype, 1) / 8, values((features,), dtype, 2)
+        w = w.astype(dtype)
+        bias = put(queue, b) if rows != 5 else None
+        y, z = linear_keeping(put(queue, x, form), put(queue, w), bias, activation)
+        affine = x.astype("f8") @ w.astype("f8").T + (0 if bias is None else b.astype("f8"))
+        close(z, affine, dtype, max(k, 1))
+        close(y, ACTIVATIONS[activation](affine), dtype, max(k, 1))
+
+
+def test_keeping_takes_one_launch_on_cpu_devices_of_both_widths(cl_queue):
+    if profile_of(cl_queue).kind != "cpu":
+        pytest.skip("products of GPUs take two")
+    x, w, b, names = values((33, 70)), values((21, 70), seed=1), values((21,), seed=2), []
+    hook = lambda kernel, *_: names.append(kernel.name)  # noqa: E731
+    for vector in (8, 16):
+        with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
+            opencl.hooks.append(hook)
+            y, z = linear_keeping(put(cl_queue, x), put(cl_queue, w), put(cl_queue, b), "gelu")
+            opencl.hooks.remove(hook)
+            affine = x.astype("f8") @ w.astype("f8").T + b.astype("f8")
+            close(z, affine, k=70)
+            close(y, ACTIVATIONS["gelu"](affine), k=70)
+    assert names == ["gemm", "gemm"]
 
 
 def test_linear_takes_any_leading_axes_and_views(queue):

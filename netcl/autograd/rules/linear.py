@@ -8,7 +8,7 @@ from typing import Any
 from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
 from netcl.ops import conv, elementwise, linear_grad, reduction
-from netcl.ops.matmul import linear, matmul
+from netcl.ops.matmul import gemm, gemm_keeping, linear, linear_keeping, matmul
 
 
 def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
@@ -79,3 +79,45 @@ def _conv2d_relu(x: Tensor, w: Tensor, b: Tensor | None = None, **geometry: Any)
 
 
 register_op("conv2d_relu", _conv2d_relu, _conv2d_relu_grad, saves=("y", 0, 1))
+
+
+# -- products with an activation ---------------------------------------------------------------------------------------
+
+FROM_RESULT = (None, "relu")  # activations whose gradient follows from the result; others read what goes into them
+
+
+def _epilogue(
+    a: Tensor, b: Tensor, *bias: Tensor, product: str, activation: str | None, recorded: bool, **geometry: Any
+) -> tuple[Tensor, Tensor | None]:
+    """A product, bias and activation; for backward also what goes into an activation whose gradient reads that."""
+    extra = bias[0] if bias else None
+    if recorded and activation not in FROM_RESULT:
+        if product == "matmul":
+            return gemm_keeping(a, b, extra, activation)
+        if product == "linear":
+            return linear_keeping(a, b, extra, activation)
+        return conv.conv2d_keeping(a, b, extra, activation, **geometry)
+    if product == "matmul":
+        return gemm(a, b, bias=extra, activation=activation), None
+    if product == "linear":
+        return linear(a, b, extra, activation), None
+    return conv.conv2d(a, b, extra, activation=activation, **geometry), None
+
+
+def _epilogue_grad(
+    g: Tensor, y: Tensor, *xs: Any, needs: Sequence[bool], aux: Any, product: str, activation: str | None,
+    **geometry: Any,
+) -> list[Tensor | None]:  # fmt: skip
+    if activation is not None:
+        dz = elementwise.gradients(activation, g, y, (aux,), (True,))[0]
+        assert dz is not None
+        g = dz
+    if product == "conv2d":
+        return _conv2d_grad(g, y, *xs, needs=needs, **geometry)
+    if product == "linear":
+        return _linear_grad(g, y, *xs, needs=needs)
+    grads = _matmul_grad(g, y, xs[0], xs[1], needs[:2])
+    return [*grads, *([reduction.sum(g, axis=tuple(range(g.ndim - 1)))] if len(needs) > 2 and needs[2] else [None])]
+
+
+register_op("product_epilogue", _epilogue, _epilogue_grad, saves=("y", 0, 1), aux=True)

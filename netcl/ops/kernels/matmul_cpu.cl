@@ -13,6 +13,7 @@
 // With half storage and K > KC partial sums go through the float workspace `part` instead of C.
 // Backward of a layer: with `has_mask` A counts only where `mask`, laid out like A, is positive (the gradient of relu by
 // its output; NaN stays NaN); with `row_sums` the first column of items also writes sums[m] = sum over k of A[m, k].
+// With BOTH what goes into `act` is written as well, to `sums`, laid out like C: the gradient needs it.
 
 // Sizes, strides in elements, batch strides, and the size of a macro tile. z = z0 * inner + z1 is the batch index.
 typedef struct {
@@ -55,6 +56,9 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
     long z0 = z / D.inner, z1 = z % D.inner;
     A += oa + z0 * D.a0 + z1 * D.a1;
     B += ob + z0 * D.b0 + z1 * D.b1;
+#ifdef BOTH
+    __global const S* start = C + oc;
+#endif
     C += oc + z0 * D.c0 + z1 * D.c1;
     for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
         int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
@@ -98,6 +102,9 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
                         if (!last) { put_part(w, u, cols); continue; }
 #ifdef EPILOGUE
                         if (D.has_bias) add_row(u, bias + obias + n, cols);
+#ifdef BOTH
+                        put_row(sums + (c - start), u, cols);
+#endif
                         PRIV(u) = activate(PRIV(u), D.act);
                         PRIV(u + VW) = activate(PRIV(u + VW), D.act);
 #endif
