@@ -25,6 +25,7 @@ from netcl.ops.matrix_units.precision import matmul_precision, set_matmul_precis
 from netcl.ops.matrix_units.tensormap import tensor_map
 from netcl.ops.matrix_units.wgmma import Operand
 from netcl.ops.tiling import cut, depth_of
+from netcl.profiling.work import operations
 
 H200 = dataclasses.replace(
     numpy_profile(), name="NVIDIA H200", vendor="NVIDIA", kind="gpu", architecture="sm_90", compute_units=132,
@@ -197,6 +198,17 @@ def test_operands_are_packed_only_where_they_must_be():
     assert (odd.pack_x, odd.pack_y) == (True, False)
     assert mma.tiling(product(512, 512, 511), H200, "high") is not None
     assert mma.tiling(product(512, 512, 511, F16), H200, "high") is None
+
+
+@pytest.mark.parametrize(("m", "n", "k", "splits"), [(256, 128, 104, 2), (64, 304, 64, 1), (8192, 64, 512, 1)])
+def test_the_profiler_counts_their_operations(m, n, k, splits):
+    p = product(m, n, k, F16)
+    form, row = wgmma.arrange(p, 1), cut(("wgmma_half",), H200, m, n, k, 1)[0].row
+    slices = -(-k // row["BK"])
+    job = wgmma._job(p, form, form.x, form.y, row, (slices, -(-slices // splits), splits), 0)
+    assert operations("gemm_wgmma", [None, job], (384,)) == 2 * m * n * k
+    job = mma.JOB.pack(m, n, k, k, 1, 1, splits, 1, *[0] * 12)
+    assert operations("gemm_mma", [None, job], (128, splits)) == 2 * m * n * k
 
 
 def test_a_family_that_does_not_build_gives_way_once(monkeypatch, cl_queue):

@@ -1,5 +1,6 @@
 """The kernel profiler: what it sees, what it adds up to, and that it leaves nothing behind."""
 
+import dataclasses
 import gzip
 import json
 import subprocess
@@ -8,15 +9,18 @@ import threading
 
 import numpy as np
 import pytest
+from families import FAMILIES, queue_of
 
 from netcl.cli.main import main
 from netcl.cli.train import Run
 from netcl.core import process
 from netcl.core.backend import cpu, opencl
 from netcl.core.errors import NetclError
+from netcl.core.profile import override_profile, profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
+from netcl.ops.conv import conv2d, conv2d_weight_grad
 from netcl.ops.matmul import matmul
 from netcl.profiling import KernelProfiler, MemoryTimeline, Peaks, ProfileContext, kernels, peaks, region, trace
 from netcl.profiling.work import operations
@@ -234,6 +238,36 @@ def test_operations_of_a_product():
     dims = np.array([3, 4, 5, 99], np.int64).tobytes()
     assert operations("gemm", [1, dims], (7, 7, 2)) == 2 * 3 * 4 * 5 * 2
     assert operations("gemm", [1], (7,)) == operations("netcl_add", [dims], (7,)) == 0
+
+
+@pytest.mark.parametrize("name", FAMILIES[1:])
+def test_operations_of_batches_groups_and_parts(name):
+    """On CPU devices and, with k and pixels divided among many units, by the kernels for GPUs."""
+    queue, counted = queue_of(name), {}
+    with override_profile(queue, dataclasses.replace(profile_of(queue), compute_units=64)):
+        a, b = Tensor.zeros(queue, (3, 40, 6000)), Tensor.zeros(queue, (3, 6000, 20))
+        x, w = Tensor.zeros(queue, (2, 32, 30, 20)), Tensor.zeros(queue, (64, 16, 2, 2))
+        for work in (lambda: matmul(a, b), lambda: conv2d(x, w, groups=2), lambda: weights(queue, x, w)):
+            with KernelProfiler(queue) as prof:
+                work()
+            counted |= {row.name: row.operations for row in prof.stats() if row.operations}
+    pixels = 2 * 29 * 19
+    expected = {"gemm": 2 * 3 * 40 * 6000 * 20}
+    expected |= dict.fromkeys(("conv", "conv_weights"), 2 * 64 * 16 * 4 * pixels)
+    assert counted == expected
+
+
+def weights(queue, x, w):
+    return conv2d_weight_grad(Tensor.zeros(queue, (2, 64, 29, 19)), x, w.shape, groups=2)
+
+
+def test_operations_of_winograd_are_its_products(cl_queue):
+    x, w = Tensor.zeros(cl_queue, (2, 256, 30, 20)), Tensor.zeros(cl_queue, (256, 128, 3, 3))
+    with KernelProfiler(cl_queue) as prof:
+        conv2d(x, w, padding=1, groups=2)
+    counted = {row.name: row.operations for row in prof.stats() if row.operations}
+    direct = 2 * 256 * 128 * 9 * 2 * 30 * 20
+    assert counted in ({"winograd": direct * 16 / 36}, {"conv": direct})
 
 
 def test_the_command_profiles_a_script(tmp_path):
