@@ -3,9 +3,11 @@
 import dataclasses
 import gzip
 import json
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ from netcl.ops.matmul import matmul
 from netcl.profiling import KernelProfiler, MemoryTimeline, Peaks, ProfileContext, kernels, peaks, region, trace
 from netcl.profiling.work import operations
 from netcl.runtime.capture import KernelCapture
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +65,8 @@ def test_times_add_up_to_the_busy_time(cl_queue):
     assert prof.seconds == pytest.approx(prof.busy_seconds, rel=0.05)
     starts = [s.start for s in prof.samples]
     assert starts == sorted(starts)
-    assert all(s.sent <= s.end + 1e-3 and s.start <= s.end for s in prof.samples)
+    assert all(s.start <= s.end for s in prof.samples)
+    assert np.median([s.end - s.sent for s in prof.samples]) > -1e-3  # the host may be kept waiting after a launch
 
 
 def union(intervals):
@@ -199,6 +204,17 @@ def test_threads_and_regions_and_memory_are_in_the_trace(queue, tmp_path):
     packed = prof.save_trace(tmp_path / "trace.json.gz")
     assert json.loads(gzip.decompress(packed.read_bytes()))["traceEvents"] == events
     assert "device busy" in prof.table() and prof.memory.peak_bytes >= 4000
+
+
+def test_the_documented_use(queue, tmp_path, monkeypatch, capsys):
+    text, x = (DOCS / "profiling.md").read_text(), Tensor.ones(queue, (100,))
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(example, {"queue": queue, "train_one_epoch": lambda: E.neg(x)})
+    assert "device busy" in capsys.readouterr().out
+    assert any(e["name"] == "epoch" for e in json.loads((tmp_path / "epoch.json").read_text())["traceEvents"])
+    (picture,) = re.findall(r"!\[.*?\]\((.*?)\)", text)
+    assert 0 < (DOCS / picture).stat().st_size < 200_000
 
 
 def test_an_empty_trace_is_a_trace(tmp_path):
