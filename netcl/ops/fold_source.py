@@ -12,7 +12,7 @@ import numpy as np
 from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, is_float
 from netcl.core.kernels import dialect
 from netcl.ops import sources
-from netcl.ops.render import Chain, Form, c_argument, element_of, vector_load, vector_store, vector_types
+from netcl.ops.render import Chain, Form, c_argument, element_of, memory_of, vector_load, vector_store, vector_types
 
 FOLDS = {"sum": (0.0, "add"), "prod": (1.0, "mul"), "max": (-math.inf, "maximum"), "min": (math.inf, "minimum")}
 FINALS = {"": "{}", "mean": "DIV({}, (T)(s_final))", "root": "f_sqrt(DIV({}, (T)(s_final)))"}
@@ -70,7 +70,8 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
     scalar = np.dtype(np.uint8) if form.compute == BOOL else form.compute
     types = [None] * len(pointers) + [INT64 if form.wide else INT32] * len(index) + [scalar] * len(scalars)
     body = sources.text("reduce.cl").replace("NAME", name_of(chain, text.fold))
-    return head + "\n".join(lines) + "\n" + body, tuple(types)
+    macros = "\n".join(lines) + "\n"
+    return memory_of(macros) + head + macros + body, tuple(types)
 
 
 def _stores(k: int, dtype: DType, element: str) -> list[str]:

@@ -23,7 +23,7 @@ from netcl.core.profile import profile_of
 from netcl.core.queue import state_of
 from netcl.core.rebind import unrecorded
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops.render import turns, width_of
+from netcl.ops.render import memory_of, turns, width_of
 from netcl.runtime.cache import get_kernel
 
 SLOTS = (1, 2, 4, 8, 16, 32, 48)  # tensors per launch: few programs, and 48 fit the 1024 bytes of arguments PoCL takes
@@ -134,10 +134,17 @@ def _helpers(form: Form) -> str:
     text = f"typedef {element}{width} U{'' if form.aligned else f' __attribute__((aligned({size})))'};\n"
     text += f"typedef {element}{width} V{f' __attribute__((aligned({size})))' if form.plain else ''};\n"
     if form.storage == FLOAT16:
-        text += f"#define LOAD(q) vload_half{width}(0, q)\n#define STORE(q, x) vstore_half{width}_rte(x, 0, q)\n"
+        load, store = (
+            (f"LOAD_HALF{width}(q)", f"STORE_HALF{width}(x, q)")
+            if form.plain
+            else (f"vload_half{width}(0, q)", f"vstore_half{width}_rte(x, 0, q)")
+        )
+        text += f"#define LOAD(q) {load}\n#define STORE(q, x) {store}\n"
         one, put = "vload_half({j}, q)", "vstore_half_rte(x.s{j:x}, {j}, q)"
-        text += (f"static inline T rounded(T x) {{ ushort{width} h; vstore_half{width}_rte(x, 0, (half*)&h);\n"
-                 f"    return vload_half{width}(0, (const half*)&h); }}\n")  # fmt: skip
+        text += ("#ifdef CONVERTS_HALF\n"
+                 f"#define rounded(x) __builtin_convertvector(__builtin_convertvector(x, HALF{width}), T)\n#else\n"
+                 f"static inline T rounded(T x) {{ ushort{width} h; vstore_half{width}_rte(x, 0, (half*)&h);\n"
+                 f"    return vload_half{width}(0, (const half*)&h); }}\n#endif\n")  # fmt: skip
     else:
         text += "#define LOAD(q) (*(__global const U*)(q))\n#define STORE(q, x) (*(__global U*)(q) = (x))\n"
         one, put = "q[{j}]", "q[{j}] = x.s{j:x}"
@@ -217,9 +224,10 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
               "if (i < n) {", *inner[False], "}"]  # fmt: skip
     lines += _fold(body, form) if body.combine else []
     words = frozenset(f"f_{w}" for _, f in body.statements for w in dialect.names(f) if w in dialect.FUNCTIONS)
+    helpers = _helpers(form)
     head = dialect.preamble(words, element, width, form.plain) + f"typedef {element} E;\n"
     head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" * (form.storage == FLOAT64) + head
-    head += f"#define LANES ((T)({', '.join(map(str, range(width)))}))\n" + _helpers(form)
+    head += f"#define LANES ((T)({', '.join(map(str, range(width)))}))\n{memory_of(helpers)}{helpers}"
     text = f"{head}__kernel void netcl_{body.name}({', '.join(parameters)}) {{\n" + "".join(f"    {x}\n" for x in lines)
     scalar = compute_dtype(form.storage)
     return text + "}\n", (*[None] * count, *[INT32] * bool(body.combine), *[scalar] * len(body.scalars))

@@ -191,7 +191,7 @@ def vector_load(form: Form, operand: Operand, name: str, full: bool) -> str:
     if operand.access == "vector" and full:
         pointer = f"in_{name} + p_{name} + c"
         if operand.dtype == FLOAT16:
-            text = f"vload_half{width}(0, {pointer})"
+            text = f"LOAD_HALF{width}({pointer})" if form.plain else f"vload_half{width}(0, {pointer})"
             return text if element == "float" else f"convert_{element}{width}({text})"
         text = f"*(__global const U_{C_NAME[operand.dtype]}*)({pointer})"
         return text if C_NAME[operand.dtype] == element else f"convert_{element}{width}({text})"
@@ -218,7 +218,8 @@ def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -
         pointer = f"out_{k} + p_w{k} + c"
         if operand.dtype == FLOAT16:
             value = value if element in ("float", "double") else f"convert_float{width}({value})"
-            return [f"vstore_half{width}({value}, 0, {pointer});"]
+            plain = f"STORE_HALF{width}({value}, {pointer});"
+            return [plain if form.plain else f"vstore_half{width}({value}, 0, {pointer});"]
         if form.stream:
             return [f"STREAM_TO(T, {pointer}, {value});"]
         value = value if storage == element else f"convert_{storage}{width}({value})"
@@ -248,6 +249,11 @@ def assignment(line: Line, element: str) -> str:
     out, function, args = line
     arguments = [c_argument(a, element) for a in args]
     return f"T {out} = {function}({', '.join(arguments)});" if function else f"T {out} = {arguments[0]};"
+
+
+def memory_of(text: str) -> str:
+    """memory.cl where `text` uses it."""
+    return sources.text("memory.cl") if re.search(r"\b(STREAM_TO|AHEAD|(LOAD|STORE)_HALF\d+)\(", text) else ""
 
 
 # -- the frame of every kernel -----------------------------------------------------------------------------------------
@@ -287,8 +293,7 @@ def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str
     lines = [f"T {s} = (T)(a_{s});" for s in chain.scalars] + list(body)
     arguments = ",\n    ".join(parameters)
     text = "".join(f"    {line}\n" for line in lines)
-    memory = sources.text("memory.cl") if re.search(r"\b(STREAM_TO|AHEAD)\(", text) else ""
-    return f"{memory}{head(chain, form)}__kernel void {chain.name}(\n    {arguments}\n) {{\n{text}}}\n"
+    return f"{memory_of(text)}{head(chain, form)}__kernel void {chain.name}(\n    {arguments}\n) {{\n{text}}}\n"
 
 
 def count_arguments(form: Form, geometry: int) -> int:

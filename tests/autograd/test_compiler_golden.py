@@ -17,6 +17,7 @@ from netcl.core import layout
 from netcl.core.profile import DeviceProfile
 from netcl.core.queue import QueueState
 from netcl.core.tensor import Tensor
+from netcl.ops import sources
 
 FOLDER = Path(__file__).resolve().parents[1] / "kernels"
 
@@ -80,7 +81,8 @@ def text_of(name, case=None):
             for launch in backward.launches:  # of a fold what goes before reduce.cl
                 source = report.backward_source(call.step, launch).split("#define LEAST")[0]
                 parts.append(f"// {name}, {kind}, backward\n{source}")
-    return re.sub(r"static inline T (f_\w+)\(.*?\n}\n", r"// \1 of math.cl\n", "\n".join(parts), flags=re.S)
+    text = "\n".join(parts).replace(sources.text("memory.cl"), "// memory.cl\n")
+    return re.sub(r"static inline T (f_\w+)\(.*?\n}\n", r"// \1 of math.cl\n", text, flags=re.S)
 
 
 @pytest.mark.parametrize("name", CASES)

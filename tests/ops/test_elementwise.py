@@ -156,6 +156,18 @@ def test_assign_writes_through_any_view(queue):
     assert np.array_equal(t.to_host(), target)
 
 
+def test_every_half_is_read_and_rounded_as_numpy_does(queue):
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    t = Tensor.from_host(queue, halves)
+    np.testing.assert_array_equal(elementwise.neg(t).to_host(), -halves)
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.standard_normal(5000) * 10.0**k for k in (-8, -6, -4, 0, 4)]).astype(np.float32)
+    ties = (halves[:0x7C00].astype(np.float32)[1:] + halves[: 0x7C00 - 1].astype(np.float32)) / 2
+    for x in (values, ties):
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(Tensor.from_host(queue, x).astype("float16").to_host(), x.astype(np.float16))
+
+
 def test_turned_views_in_tiles(queue):
     """Views whose neighbours in memory lie in other rows, larger than a tile of the CPU kernels."""
     x = np.arange(600 * 70, dtype=np.float32).reshape(600, 70)

@@ -13,8 +13,8 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #define GLUE(a, b) a##b
 #define JOIN(a, b) GLUE(a, b)
 #ifdef HALF
-#define GET(p) JOIN(vload_half, VW)(0, p)
-#define SET(p, v) JOIN(JOIN(vstore_half, VW), _rte)(v, 0, p)
+#define GET(p) JOIN(LOAD_HALF, VW)(p)
+#define SET(p, v) JOIN(STORE_HALF, VW)(v, p)
 #else
 #define GET(p) (*(__global const U*)(p))
 #ifdef STREAM

@@ -16,9 +16,9 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #define WIDE(p) (*(__global const U*)(p))
 #define PUT(p, v) (*(__global U*)(p) = (v))
 #ifdef HALF
-#define GET(p) JOIN(vload_half, VW)(0, p)
+#define GET(p) JOIN(LOAD_HALF, VW)(p)
 #define RESERVE(p)
-#define SET(p, v) JOIN(JOIN(vstore_half, VW), _rte)(v, 0, p)
+#define SET(p, v) JOIN(STORE_HALF, VW)(v, p)
 #else
 #define GET(p) WIDE(p)
 #ifdef STREAM
@@ -30,7 +30,7 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #endif
 #endif
 #ifdef W_HALF
-#define GETW(p) JOIN(vload_half, VW)(0, p)
+#define GETW(p) JOIN(LOAD_HALF, VW)(p)
 #define LOADW(p, i) vload_half(i, p)
 #define STOREW(p, i, v) vstore_half_rte(v, i, p)
 #else
