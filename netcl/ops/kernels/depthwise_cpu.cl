@@ -2,7 +2,8 @@
 //
 // A matrix product would have a single row, so each plane is convolved by itself: a band of its rows is copied to local
 // memory with zeros around it (`wide` elements a row), after which no window needs a bounds check, and VW outputs of a row
-// are summed at a time. x has unit stride along its rows. Launch: local = (1); each work-item takes `planes` planes.
+// are summed at a time. x has unit stride along its rows. Launch: local = (1).
+// USE_<KERNEL> picks the kernel of a program, since drivers compile everything they see.
 #ifndef BAND
 #define BAND 16384  // elements of the copied band (4096..32768), to stay in the second-level cache
 #endif
@@ -13,6 +14,7 @@ typedef struct {
         has_bias;
 } Dims;
 
+#define CLEAR(r) T s##r = (T)(0);
 #define EVERY1(p) LOC(p)
 #define EVERY2(p) ((T)(LOC(p).even, LOC((p) + VW).even))
 
@@ -31,50 +33,59 @@ static inline void copy_band(__local E* d, __global const S* x, int y, int rows,
     }
 }
 
+#ifdef USE_DEPTHWISE
 #ifdef EPILOGUE
 #define FINISH(sum) activate(sum + b, D.act)
 #else
 #define FINISH(sum) sum
 #endif
-// N (1 or 4) rows of outputs from column j on, of each tap in turn; the last vector of a row may overlap the one before.
-#define ONE(F) F(0)
+// Four rows of outputs from column j on, of each tap in turn. The last vector of a row may overlap the one before, and the
+// last rows the ones before.
 #define FOUR(F) F(0) F(1) F(2) F(3)
-#define CLEAR(r) T s##r = (T)(0);
 #define ADD(r) s##r = READ(p + r * step) * tap + s##r;
-#define SEND(r) send(out + r * D.yh + j * D.yw, FINISH(s##r), Wo - j, D.yw);
-#define ROWS(N)                                                                                       \
-    for (int j = 0; j < Wo; j += VW) {                                                                \
-        if (j + VW > Wo && Wo >= VW) j = Wo - VW;                                                     \
-        N(CLEAR)                                                                                      \
-        for (int u = 0; u < KH; u++)                                                                  \
-            for (int v = 0; v < KW; v++) {                                                            \
-                __local const E* p = row + u * (int)D.dy * wide + j * sx + v * (int)D.dx;             \
-                T tap = (T)(taps[u * KW + v]);                                                        \
-                N(ADD)                                                                                \
-            }                                                                                         \
-        N(SEND)                                                                                       \
-    }
-// The same of four rows where KH is 3 and nothing is left out between rows: each row of the band is read once.
+#define KEEP(r) sums[r] = s##r;
+#define TAP_BY_TAP                                                                                    \
+    for (int u = 0; u < KH; u++)                                                                      \
+        for (int v = 0; v < KW; v++) {                                                                \
+            __local const E* p = row + u * (int)D.dy * wide + j * sx + v * (int)D.dx;                 \
+            T tap = (T)(taps[u * KW + v]);                                                            \
+            FOUR(ADD)                                                                                 \
+        }
+// The same where KH is 3 and nothing is left out between rows: each row of the band is read once.
 #define MEET(r, t) s##r = x * t + s##r;
-#define THREE_ROWS                                                                                    \
+#define THREE_BY_THREE                                                                                \
+    __local const E* p = row + j;                                                                     \
+    for (int v = 0; v < KW; v++, p += D.dx) {                                                         \
+        T x = LOC(p), t0 = (T)(taps[v]), t1 = (T)(taps[KW + v]), t2 = (T)(taps[2 * KW + v]);          \
+        MEET(0, t0) x = LOC(p + wide);                                                                \
+        MEET(0, t1) MEET(1, t0) x = LOC(p + 2 * wide);                                                \
+        MEET(0, t2) MEET(1, t1) MEET(2, t0) x = LOC(p + 3 * wide);                                    \
+        MEET(1, t2) MEET(2, t1) MEET(3, t0) x = LOC(p + 4 * wide);                                    \
+        MEET(2, t2) MEET(3, t1) x = LOC(p + 5 * wide);                                                \
+        MEET(3, t2)                                                                                   \
+    }
+#define ROWS(SUM)                                                                                     \
     for (int j = 0; j < Wo; j += VW) {                                                                \
         if (j + VW > Wo && Wo >= VW) j = Wo - VW;                                                     \
-        __local const E* p = row + j;                                                                 \
         FOUR(CLEAR)                                                                                   \
-        for (int v = 0; v < KW; v++, p += D.dx) {                                                     \
-            T x = LOC(p), t0 = (T)(taps[v]), t1 = (T)(taps[KW + v]), t2 = (T)(taps[2 * KW + v]);      \
-            MEET(0, t0) x = LOC(p + wide);                                                            \
-            MEET(0, t1) MEET(1, t0) x = LOC(p + 2 * wide);                                            \
-            MEET(0, t2) MEET(1, t1) MEET(2, t0) x = LOC(p + 3 * wide);                                \
-            MEET(1, t2) MEET(2, t1) MEET(3, t0) x = LOC(p + 4 * wide);                                \
-            MEET(2, t2) MEET(3, t1) x = LOC(p + 5 * wide);                                            \
-            MEET(3, t2)                                                                               \
-        }                                                                                             \
-        FOUR(SEND)                                                                                    \
+        SUM                                                                                           \
+        FOUR(KEEP)                                                                                    \
+        for (int r = 0; r < 4; r++) send(out + r * D.yh + j * D.yw, FINISH(sums[r]), Wo - j, D.yw);   \
     }
-#define BAND_ROWS                                                                                     \
-    for (; i + 4 <= i1; i += 4, row += 4 * step, out += 4 * D.yh) ROWS(FOUR)                          \
-    for (; i < i1; i++, row += step, out += D.yh) ROWS(ONE)
+
+// Long strides, and bands of less than four rows.
+#define ONE_BY_ONE                                                                                    \
+    for (int r = 0; r < 4 && i + r < i1; r++)                                                         \
+        for (int j = 0; j < Wo; j += VW) {                                                            \
+            for (int l = 0; l < VW && j + l < Wo; l++) {                                              \
+                __local const E* p = row + r * step + (j + l) * sx;                                   \
+                E s = 0;                                                                              \
+                for (int u = 0; u < KH; u++)                                                          \
+                    for (int v = 0; v < KW; v++) s += p[u * (int)D.dy * wide + v * (int)D.dx] * taps[u * KW + v]; \
+                ((E*)sums)[l] = s;                                                                    \
+            }                                                                                         \
+            send(out + r * D.yh + j * D.yw, FINISH(sums[0]), Wo - j, D.yw);                           \
+        }
 
 // Up to VW elements of a row, every `yw`-th place.
 static inline void send(__global S* p, T v, int left, long yw) {
@@ -82,16 +93,12 @@ static inline void send(__global S* p, T v, int left, long yw) {
     else for (int l = 0; l < VW && l < left; l++) STORE(p, l * yw, ((const E*)&v)[l]);
 }
 
-static inline T gather(__local const E* p, int sx) {
-    T v;
-    for (int l = 0; l < VW; l++) ((E*)&v)[l] = p[l * sx];
-    return v;
-}
-
+// Each work-item takes `planes` planes.
 __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oy, long ox,
                         long ow, long ob, const Dims D) {
     __local E band[BAND];
-    int KH = D.KH, KW = D.KW, Wo = D.Wo, wide = D.wide, sx = D.sx;
+    int KH = D.KH, KW = D.KW, Wo = D.Wo, wide = D.wide, sx = D.sx, step = D.sy * wide;
+    T sums[4];
     long p0 = get_global_id(0) * D.planes, p1 = min(p0 + D.planes, D.count);
     for (long plane = p0; plane < p1; plane++) {
         long n = plane / D.O, o = plane % D.O;
@@ -104,27 +111,29 @@ __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt
         for (int i0 = 0; i0 < D.Ho; i0 += D.band) {
             int i1 = min(i0 + (int)D.band, (int)D.Ho);
             copy_band(band, x, i0 * D.sy - D.py, (i1 - 1 - i0) * D.sy + (KH - 1) * D.dy + 1, &D);
-            __global S* out = Y + oy + n * D.yn + o * D.yc + i0 * D.yh;
-            __local const E* row = band;
-            int i = i0, step = D.sy * wide;
+            for (int i = i0; i < i1; i += 4) {
+                if (i + 4 > i1) i = max(i1 - 4, i0);
+                __global S* out = Y + oy + n * D.yn + o * D.yc + i * D.yh;
+                __local const E* row = band + (i - i0) * step;
+                if (sx > 2 || i + 4 > i1) { ONE_BY_ONE }
+                else if (KH == 3 && sx == 1 && step == wide && D.dy == 1) { ROWS(THREE_BY_THREE) }
 #define READ EVERY1
-            if (KH == 3 && sx == 1 && step == wide && D.dy == 1)
-                for (; i + 4 <= i1; i += 4, row += 4 * step, out += 4 * D.yh) THREE_ROWS
-            if (sx == 1) { BAND_ROWS }
+                else if (sx == 1) { ROWS(TAP_BY_TAP) }
 #undef READ
 #define READ EVERY2
-            else if (sx == 2) { BAND_ROWS }
+                else { ROWS(TAP_BY_TAP) }
 #undef READ
-#define READ(p) gather(p, sx)
-            else { BAND_ROWS }
-#undef READ
+            }
         }
     }
 }
+#endif
 
+#ifdef USE_DEPTHWISE_WEIGHTS
 // dW (O, KH, KW): each work-item sums over all images of one output channel, N (1 or 3) taps of a filter row at a time.
 // G has unit stride along its rows. The last vector of a row overlaps the one before where it can, and lanes that do not
 // count are dropped from the product, since 0 * infinity is not 0.
+#define ONE(F) F(0)
 #define THREE(F) F(0) F(1) F(2)
 #define MORE(r) s##r += READ(p + j * sx + r * dx) * up;
 #define REST(r) s##r += AS(VECTOR, AS(MASKS, READ(p + rest * sx + r * dx) * up) & keep);
@@ -146,6 +155,12 @@ __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt
         for (; v + 3 <= KW; v += 3) TAPS(THREE)                                                              \
         for (; v < KW; v++) TAPS(ONE)                                                                        \
     }
+
+static inline T gather(__local const E* p, int sx) {
+    T v;
+    for (int l = 0; l < VW; l++) ((E*)&v)[l] = p[l * sx];
+    return v;
+}
 
 // The last VW of n elements, or all of them and zeros.
 static inline T last(__global const S* g, int n) {
@@ -186,3 +201,4 @@ __kernel void depthwise_weights(__global S* dW, __global const S* G, __global co
         STORE(dW, od + o * KH * KW + t, s);
     }
 }
+#endif
