@@ -28,6 +28,7 @@ from netcl.core.profile import DeviceProfile, profile_of
 from netcl.runtime.cache import get_kernel
 
 Row = dict[str, int]
+COSTS = ("RATE", "GROUPS", "EACH", "START")  # what tiling.py knows of a row, beside its sizes
 UNTUNED_GROUP = 64  # local size of a KernelSpec that names none
 
 
@@ -127,13 +128,22 @@ def device_keys(profile: DeviceProfile) -> tuple[str, ...]:
 
 
 def parameters(kernel: str, profile: DeviceProfile) -> Row:
-    """The sizes of `kernel` for a device: the most specific row, made legal by `fit`."""
+    """The sizes of `kernel` for a device: the most specific row, made legal by `fit`.
+
+    Sizes that a row of the user's does not name come from the packaged table; costs belong to a row as a whole.
+    """
     for key in device_keys(profile):
         for table in tables():
             if key in table.get(kernel, {}):
-                return fit(kernel, table[kernel][key], profile)
+                return fit(kernel, _packaged_sizes(kernel, profile) | table[kernel][key], profile)
     known = ", ".join(sorted(tables()[-1]))
     raise DeviceError(f"tuning: expected a kernel of the table ({known}), got {kernel!r}.")
+
+
+def _packaged_sizes(kernel: str, profile: DeviceProfile) -> Row:
+    rows = tables()[-1].get(kernel, {})
+    row = next((rows[key] for key in device_keys(profile) if key in rows), {})
+    return {name: size for name, size in row.items() if name not in COSTS}
 
 
 def fit(kernel: str, row: Row, profile: DeviceProfile) -> Row:

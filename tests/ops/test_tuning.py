@@ -58,6 +58,15 @@ def test_the_overlay_wins_over_the_packaged_row_for_the_same_key(overlay, profil
     assert tuning.parameters("matmul_gpu", profile)["BK"] == 8
 
 
+def test_sizes_that_an_overlay_does_not_name_are_the_packaged_ones(overlay, profile):
+    """Tables written before a kernel got another size stay valid."""
+    packaged = tuning.parameters("matmul_cpu", profile), tuning.parameters("matmul_gpu", profile)
+    overlay({"matmul_cpu": {"default": {"MC": 96}}, "matmul_gpu": {"default": {"BM": 32}}})
+    assert tuning.parameters("matmul_cpu", profile) == packaged[0] | {"MC": 96}
+    expected = {name: size for name, size in packaged[1].items() if name not in tuning.COSTS}
+    assert tuning.parameters("matmul_gpu", profile) == expected | {"BM": 32}
+
+
 def test_without_an_overlay_every_kernel_has_a_row_for_any_device(overlay, profile):
     for kernel in tuning.tables()[-1]:
         assert "default" in tuning.tables()[-1][kernel]
