@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 from netcl.core.backend import native, opencl
@@ -29,8 +30,6 @@ __kernel void with_record(__global long* y, sizes s) { y[get_global_id(0)] = s.f
 @pytest.fixture(params=WAYS)
 def fresh(request, cl_queue, monkeypatch):
     """A queue without kernels, whose launches go one of the two ways."""
-    import pyopencl as cl
-
     library = request.getfixturevalue("c_library") if request.param == "native" else None
     monkeypatch.setattr(native, "extension", lambda: library)
     return cl.CommandQueue(cl_queue.context)
@@ -69,6 +68,18 @@ def test_every_type_of_number_is_passed(fresh):
     numbers = [-3 if t.kind == "i" else 100 + i for i, t in enumerate(types)]
     opencl.launch(kernel, fresh, (1,), None, y.buffer, *numbers)
     assert y.to_host().tolist() == numbers
+
+
+@pytest.mark.parametrize("types", [(None, None, INT32), (None, INT32, None)])
+def test_local_memory_goes_through_pyopencl(fresh, types):
+    order = ["__local int* shared", "int n"] if types[1] is None else ["int n", "__local int* shared"]
+    body = "shared[get_local_id(0)] = n; barrier(CLK_LOCAL_MEM_FENCE); y[get_global_id(0)] = shared[0] + 1;"
+    source = f"__kernel void share(__global int* y, {', '.join(order)}) {{ {body} }}"
+    kernel, y = get_kernel(fresh, source, "share", types), Tensor.zeros(fresh, (8,), "int32")
+    for n in (1, 5):
+        shared = [cl.LocalMemory(16), n]
+        opencl.launch(kernel, fresh, (8,), (4,), y.buffer, *(shared if types[1] is None else shared[::-1]))
+        assert y.to_host().tolist() == [n + 1] * 8
 
 
 def test_records_are_passed_by_value(fresh):

@@ -57,11 +57,14 @@ def launch(
         event = _enqueue(kernel, target, global_size, local_size, args)
     else:
         n, pointer = sender.memory, target.int_ptr
-        rest = sender.rest(args) if sender.mixed else args[n:]
         try:
+            rest = sender.rest(args) if sender.mixed else args[n:]
             values = sender.pack(pointer, *map(native.POINTER, args[:n]), *rest)
         except (OverflowError, struct.error):
             values = sender.packed(kernel.name, pointer, args)
+        except AttributeError:  # local memory, which only pyopencl can set
+            kernel.sender = None
+            return launch(kernel, queue, global_size, local_size, *args)
         values = native.geometry(global_size, local_size) + values
         if hooks:
             status, event = sender.launch_event(values)
