@@ -82,6 +82,7 @@ class FusedStep:
         self.dtypes = tuple(n.dtype for n in self.outputs)
         self.rows = (*shape[: len(shape) - axes], *(1,) * axes)
         self.reshaped = tuple(i for i, x in enumerate(self.leaves) if id(x) in aligned)
+        self.wide = tuple(self._upstream_shape(j) for j in range(len(self.outputs)))
         self.backwards: dict[Any, Backward] = {}
         self.body, self.variables = self._emit(())
         ends = [self._root(n) for n in self.outputs]
@@ -248,7 +249,7 @@ class FusedStep:
             return self.rows if i in self.reshaped else self.leaves[i].shape
         if kind == "r":
             return self.rows
-        return self._upstream_shape(i)
+        return self.wide[i]
 
     def _upstream_shape(self, j: int) -> Shape:
         """The shape in which output `j`'s gradient takes part."""
@@ -265,8 +266,8 @@ class FusedStep:
         floats: Sequence[float] = (),
     ) -> list[Tensor | None]:
         """The gradient of each leaf that wants one; `tensors` may lack those that `Backward.kept` does not name."""
-        plan = self.backward_of(tuple(needs), tuple(g is not None for g in grads))
-        upstream = [None if g is None else g.reshape(*self._upstream_shape(j)) for j, g in enumerate(grads)]
+        plan = self.backward_of(tuple(needs), tuple([g is not None for g in grads]))
+        upstream = [g if g is None or g.shape == s else g.reshape(s) for g, s in zip(grads, self.wide)]
         result: list[Tensor | None] = [None] * len(self.leaves)
         for i, j in plan.passed_on:
             g = upstream[j]
@@ -275,11 +276,12 @@ class FusedStep:
         given = {"x": tensors, "g": upstream, "r": saved}
         for launch in plan.launches:
             inputs: list[Any] = [given[kind][i] for kind, i in launch.sources]
-            inputs = [t.reshape(*self.rows) if s[0] == "x" and s[1] in self.reshaped else t
-                      for t, s in zip(inputs, launch.sources, strict=True)]  # fmt: skip
+            if self.reshaped:
+                inputs = [t.reshape(*self.rows) if s[0] == "x" and s[1] in self.reshaped else t
+                          for t, s in zip(inputs, launch.sources, strict=True)]  # fmt: skip
             if launch.expand:
                 inputs[0] = inputs[0].expand(*self.shape)
-            for i, dx in zip(launch.targets, self._run(launch, inputs, floats), strict=True):
+            for i, dx in zip(launch.targets, self._run(launch, inputs, floats)):
                 result[i] = self._fitted(dx, i)
         return result
 
@@ -342,7 +344,7 @@ class _Gradients:
 
 def resolve(numbers: Sequence[Any], floats: Sequence[float]) -> list[Any]:
     """Kernel arguments: constants, or what a float argument of this call makes of them."""
-    return [n.compute(floats[n.index]) if type(n) is Scalar else n for n in numbers]
+    return [n.compute(floats[n.index]) if type(n) is Scalar else n for n in numbers] if numbers else []
 
 
 _eager: dict[Any, FusedStep] = {}

@@ -105,7 +105,7 @@ def _run_fused(call: FusedCall, values: list[Any], floats: Sequence[float]) -> N
     tape = state.tape
     if tape is not None and call.recorded and state.enabled and _wants_gradient(nodes):
         made, saved = step.forward(tensors, floats, step.axes > 0)
-        edges = tuple(e if x.differentiable else None for e, x in zip(edges_of(nodes), step.leaves))
+        edges = tuple([e if x.differentiable else None for e, x in zip(edges_of(nodes), step.leaves)])
         needs = tuple([e is not None for e in edges])
         kept_leaves = step.backward_of(needs, call.differentiable).kept
         kept = [t if i in kept_leaves else None for i, t in enumerate(tensors)]

@@ -33,6 +33,8 @@ _warned: set[str] = set()
 
 def as_dtype(dtype: Any) -> DType:
     """The NumPy dtype for a name ("float32", "half", ...), a NumPy type or a dtype. Raises DTypeError for others."""
+    if isinstance(dtype, np.dtype) and dtype in C_NAME:
+        return dtype
     if isinstance(dtype, str) and dtype in _ALIASES:
         return _ALIASES[dtype]
     try:

@@ -71,8 +71,9 @@ def run(
     Raises ShapeError for shapes that do not broadcast and DeviceError for operands on different queues.
     """
     queue = tensors[0].queue
-    if len(tensors) > 1 or out:
-        same_queue(chain.name, *tensors, *(out or ()))
+    for t in tensors if out is None else (*tensors, *out):
+        if t.queue is not queue:
+            same_queue(chain.name, *tensors, *(out or ()))
     if isinstance(queue, CPUQueue):
         return _run_numpy(chain, compute, dtypes, tensors, scalars, out)
     plan = plan_of(queue, chain, compute, dtypes, tensors, out)
