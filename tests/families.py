@@ -20,9 +20,10 @@ def queue_of(name):
     if not name.startswith(POSING):
         return handle(name).queue
     real = handle(name.removeprefix(POSING)).queue
-    posing = cl.CommandQueue(cl.Context([real.device]), real.device)
+    context = cl.Context([real.device])
+    posing = cl.CommandQueue(context, real.device)
     state_of(posing).profile = dataclasses.replace(profile_of(real), kind="gpu")
-    _build_unoptimised(posing.context)
+    _build_unoptimised(context)  # keeps it: queues of the Intel CPU runtime do not
     return posing
 
 
