@@ -1,9 +1,9 @@
 // peak.cl: what a device reaches at best, to compare kernels with.
 //   stream: y[i] = x[i], 8 bytes moved a float: memory bandwidth.
 //   fma:    16 independent chains of multiply-add over V floats: arithmetic, nothing loaded.
-// Launch: GPUs: one item a vector of 4. CPU devices: local size 1, each item walks `chunk` vectors of 8.
+// Launch: GPUs: one item a vector of 4. CPU devices: local size 1, each item walks `chunk` vectors.
 #ifndef W
-#define W 4         // floats in a vector (4 on GPUs, 8 on CPU devices)
+#define W 4         // floats in a vector (4 on GPUs, as many as registers hold on CPU devices)
 #endif
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)

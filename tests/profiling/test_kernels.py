@@ -24,7 +24,17 @@ from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
 from netcl.ops.conv import conv2d, conv2d_weight_grad
 from netcl.ops.matmul import matmul
-from netcl.profiling import KernelProfiler, MemoryTimeline, Peaks, ProfileContext, kernels, peaks, region, trace
+from netcl.profiling import (
+    KernelProfiler,
+    MemoryTimeline,
+    Peaks,
+    ProfileContext,
+    kernels,
+    peak,
+    peaks,
+    region,
+    trace,
+)  # fmt: skip
 from netcl.profiling.work import operations
 from netcl.runtime.capture import KernelCapture
 
@@ -248,6 +258,18 @@ def test_peaks_are_measured_once(queue):
     found = peaks(queue)
     assert found.bandwidth > 1e8 and found.operations > 1e8 and peaks(queue) is found
     assert Peaks(100.0, 10.0).share(50.0, 9.0) == 0.9
+
+
+def test_peaks_use_whole_registers(cl_queue, monkeypatch):
+    sources = []
+    build = peak.get_kernel
+    monkeypatch.setattr(
+        peak, "get_kernel", lambda queue, text, *rest: sources.append(text) or build(queue, text, *rest)
+    )
+    for vector in (8, 16):
+        with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), kind="cpu", vector=vector)):
+            assert peak._measure(cl_queue).operations > 1e8
+        assert sources[-1].startswith(f"#define W {vector}\n")
 
 
 def test_operations_of_a_product():
