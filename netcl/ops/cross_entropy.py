@@ -29,7 +29,7 @@ from netcl.ops.rows import run_rows
 from netcl.runtime.cache import get_kernel
 
 REDUCTIONS = ("mean", "sum", "none")
-FEW_ON_CPU, FEW_ON_GPU, FEW_CLASSES = 1 << 10, 1 << 15, 64  # logits up to which one group computes a whole loss
+FEW_ON_CPU, FEW_ON_GPU, FEW_CLASSES = 1 << 10, 1 << 13, 64  # logits up to which one group computes a whole loss
 _TYPES = (None, None, None, INT64, INT64, INT64, INT64, INT32)  # of labels, out, flag and the numbers after them
 
 
