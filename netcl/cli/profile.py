@@ -51,10 +51,12 @@ def _check(args: argparse.Namespace) -> None:
 
     if args.module:
         try:
-            found = importlib.util.find_spec(args.script) is not None
+            found = importlib.util.find_spec(args.script)
+            if found is not None and found.submodule_search_locations is not None:  # a package
+                found = importlib.util.find_spec(f"{args.script}.__main__")
         except (ImportError, ValueError):  # of a package above it
-            found = False
-        if not found:
+            found = None
+        if found is None:
             raise NetclError(f"profile: expected the name of a module after -m, got {args.script!r}, which is none.")
     elif not os.path.isfile(args.script):
         raise NetclError(f"profile: expected a Python script, got {args.script!r}, which is not a file.")

@@ -316,7 +316,7 @@ def test_the_command_profiles_a_script(tmp_path):
         "q = manager.default('auto').queue\nexp(Tensor.ones(q, (1000,))).to_host()\nsys.exit(len(sys.argv))\n"
     )
     out = tmp_path / "t.json"
-    command = [sys.executable, "-m", "netcl.cli.main", "profile", "--trace", str(out), str(script), "a", "--b"]
+    command = [sys.executable, "-m", "netcl", "profile", "--trace", str(out), str(script), "a", "--b"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 3, done.stderr
     assert "calls" in done.stdout and "device busy" in done.stdout and str(out) in done.stdout
@@ -324,6 +324,7 @@ def test_the_command_profiles_a_script(tmp_path):
     for arguments, message in (
         (["nowhere.py"], "expected a Python script"),
         (["-m", "no.such.module"], "expected the name of a module"),
+        (["-m", "netcl.core"], "expected the name of a module"),
         (["--trace", str(tmp_path / "no" / "t.json"), str(script)], "expected a trace file that can be written"),
     ):
         wrong = subprocess.run([*command[:4], *arguments], capture_output=True, text=True, timeout=120)
