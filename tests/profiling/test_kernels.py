@@ -155,9 +155,13 @@ def test_no_command_of_any_thread_is_lost(cl_queue, monkeypatch):
     x = Tensor.ones(cl_queue, (4,))
     E.neg(x)
 
+    together = threading.Barrier(4)  # a thread that has ended leaves its number to the next
+
     def work():
+        together.wait()
         for _ in range(100):
             E.neg(x)
+        together.wait()
 
     with KernelProfiler() as prof:
         threads = [threading.Thread(target=work) for _ in range(4)]
