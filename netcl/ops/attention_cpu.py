@@ -46,7 +46,7 @@ class Form(NamedTuple):
         flags = {name: 1 for name, given in (("MASKED", masked), ("DOUBLE", double)) if given}
         tile = {"VW": self.width, "MR": self.rows, "NV": self.vectors}
         types = {"S": C_NAME[self.stored], "E": C_NAME[self.compute], "MASK": "long" if double else "int"}
-        return sources.load("attention_cpu.cl", file, **flags, **tile, **types, **sizes)
+        return sources.load("memory.cl", "attention_cpu.cl", file, **flags, **tile, **types, **sizes)
 
 
 def _form(queue: Any, stored: DType, tiles: dict[int, tuple[int, int]]) -> Form:

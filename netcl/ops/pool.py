@@ -295,6 +295,14 @@ def _plan_vectors(queue: Any, name: str, types: Any, form: Window, result: Any, 
         c, h, w, *form.out, *form.kernel, *form.stride, *form.padding, *form.dilation, *x.strides[:3], span, n * c,
         rows, form.with_pad, form.divisor,
     )  # fmt: skip
-    source = sources.load("pool_cpu.cl", S=C_NAME[x.dtype], T=compute, V=f"{compute}4", M=f"{mask}4", MT=mask)
+    vector = _vector(profile_of(queue).vector * 4 // compute_dtype(x.dtype).itemsize, form)
+    source = sources.load("memory.cl", "pool_cpu.cl", S=C_NAME[x.dtype], T=compute, MT=mask, VW=vector)
     kernel = get_kernel(queue, source, name, (*types, np.dtype(f"V{CPU_DIMS.size}")))
     return kernel, (-(-count // rows),), (1,), dims
+
+
+def _vector(most: int, form: Window) -> int:
+    """Outputs that are computed at once: as many as registers hold, or fewer where fewer windows lie inside a row."""
+    (pad, step), reach = (form.padding[1], form.stride[1]), (form.kernel[1] - 1) * form.dilation[1]
+    inner = min((form.shape[3] - 1 - reach + pad) // step + 1, form.out[1]) - -(-pad // step)
+    return next((v for v in (16, 8) if v <= min(most, inner)), 4)

@@ -117,6 +117,14 @@ MAX_CASES = {
 }
 
 
+WIDE = [
+    ((2, 3, 9, 64), {"kernel": 2}),
+    ((1, 2, 15, 77), {"kernel": 3, "stride": 2, "padding": 1}),
+    ((1, 2, 7, 37), {"kernel": (2, 3), "stride": 1, "padding": (1, 1)}),
+    ((2, 1, 6, 19), {"kernel": 2, "stride": 1}),
+]
+
+
 def renamed(options):
     return {("kernel_size" if key == "kernel" else key): value for key, value in options.items()}
 
@@ -270,3 +278,18 @@ def test_errors_name_the_shapes(queue):
         avg_pool2d_grad(Tensor.zeros(queue, (1, 2, 3, 2)), x.shape, 2)
     with pytest.raises(DTypeError, match="floating"):
         avg_pool2d(x.astype("int32"), 2)
+
+
+@pytest.mark.parametrize("vector", [8, 16])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_registers_of_both_widths(cl_queue, vector, dtype):
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
+        for shape, options in WIDE:
+            x = values(shape, dtype)
+            x[0, 0, 3, 2:9:3] = np.nan
+            y, at = max_pool2d(Tensor.from_host(cl_queue, x), **renamed(options), return_indices=True)
+            expected, places = max_reference(x, **options)
+            close(y, expected, dtype)
+            np.testing.assert_array_equal(at.to_host(), places)
+            x = values(shape, dtype)
+            close(avg_pool2d(Tensor.from_host(cl_queue, x), **renamed(options)), avg_reference(x, **options)[0], dtype)

@@ -1,4 +1,5 @@
-// attention_cpu.cl: what streaming attention and its gradients on CPU devices share. Before attend_cpu.cl or attend_grad_cpu.cl.
+// attention_cpu.cl: what streaming attention and its gradients on CPU devices share. Follows memory.cl; attend_cpu.cl or
+// attend_grad_cpu.cl follow.
 //
 //   q (B, H, Tq, D)   k, v (B, H/G, Tk, D)   o (B, H, Tq, D)   lse (B, H, Tq)
 //
@@ -24,10 +25,10 @@ typedef E8 U8 __attribute__((aligned(sizeof(E))));
 #define LOC(p) (*(__local U*)(p))
 #define GLOB(p) (*(__global U*)(p))
 #ifdef HALF
-#define GET(p) JOIN(vload_half, VW)(0, p)
-#define GET8(p) vload_half8(0, p)
-#define SET(p, v) JOIN(JOIN(vstore_half, VW), _rte)(v, 0, p)
-#define SET8(p, v) vstore_half8_rte(v, 0, p)
+#define GET(p) JOIN(LOAD_HALF, VW)(p)
+#define GET8(p) LOAD_HALF8(p)
+#define SET(p, v) JOIN(STORE_HALF, VW)(v, p)
+#define SET8(p, v) STORE_HALF8(v, p)
 #else
 #define GET(p) (*(__global const U*)(p))
 #define GET8(p) (*(__global const U8*)(p))

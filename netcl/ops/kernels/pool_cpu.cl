@@ -1,7 +1,7 @@
-// pool_cpu.cl: pooling of floats on CPU devices. Four outputs of a row at a time where all their windows lie inside the
+// pool_cpu.cl: pooling of floats on CPU devices. VW outputs of a row at a time where all their windows lie inside the
 // image; elsewhere one by one. Gradients go through the windows of a plane in order, so that every sum has one owner.
-// Each work-item takes `rows` rows of the output (forward) or planes (gradients). Launch: local = (1).
-// V is a vector of four of the compute type T, M the integers as wide; x has unit stride along its rows, `span` elements
+// Each work-item takes `rows` rows of the output (forward) or planes (gradients). Launch: local = (1). Follows memory.cl.
+// V is a vector of VW of the compute type T, M the integers as wide; x has unit stride along its rows, `span` elements
 // from its first to its end. The meaning of a window is that of pool.cl.
 #define FIRST(start, step) ((start) < 0 ? (-(start) + (step) - 1) / (step) : 0)
 #define END(start, step, taps, length) \
@@ -11,15 +11,20 @@ typedef struct {
     long C, H, W, Ho, Wo, KH, KW, sy, sx, py, px, dy, dx, xn, xc, xh, span, planes, rows, with_pad, divisor;
 } Dims;
 
+#define GLUE(a, b) a##b
+#define JOIN(a, b) GLUE(a, b)
+typedef JOIN(T, VW) V;
+typedef JOIN(MT, VW) M;
 typedef V VU __attribute__((aligned(sizeof(S))));
+typedef M MU __attribute__((aligned(sizeof(MT))));
 #ifdef HALF
-#define GET(p) vload_half4(0, p)
-#define SET(p, v) vstore_half4_rte(v, 0, p)
+#define GET(p) JOIN(LOAD_HALF, VW)(p)
+#define SET(p, v) JOIN(STORE_HALF, VW)(v, p)
 #else
 #define GET(p) (*(__global const VU*)(p))
 #define SET(p, v) (*(__global VU*)(p) = (v))
 #endif
-#define FOUR(p) (sx == 1 ? GET(p) : (V)(GET(p).even, GET((p) + 4).even))
+#define EVERY(p) (sx == 1 ? GET(p) : (V)(GET(p).even, GET((p) + VW).even))
 #define SIZES                                                                                          \
     int W = D.W, H = D.H, Wo = D.Wo, Ho = D.Ho, KH = D.KH, KW = D.KW, sx = D.sx, dx = D.dx, dy = D.dy; \
     long r0 = get_global_id(0) * D.rows, r1 = min(r0 + D.rows, D.planes * Ho);
@@ -27,38 +32,49 @@ typedef V VU __attribute__((aligned(sizeof(S))));
     int plane = r / Ho, i = r - (long)plane * Ho, y = i * (int)D.sy - (int)D.py;                       \
     int u0 = FIRST(y, dy), u1 = END(y, dy, KH, H);                                                     \
     long at_row = plane / D.C * D.xn + plane % D.C * D.xc + y * D.xh;
-// Whether the windows of outputs j .. j + 3 are inside, and may be read four at a time.
-#define INSIDE                                                                    \
-    (j + 4 <= Wo && sx <= 2 && x >= 0 && x + 3 * sx + (KW - 1) * dx < W &&        \
-     at_row + (u1 - 1) * dy * D.xh + x + (KW - 1) * dx + 4 * sx <= D.span)
+// Outputs first .. last - 1 of a row have their windows inside the image.
+#define INNER                                                                                          \
+    int reach = W - 1 - (KW - 1) * dx + (int)D.px, first = ((int)D.px + sx - 1) / sx, last = 0;          \
+    if (sx <= 2 && u1 > u0 && reach >= 0) last = reach / sx < Wo ? reach / sx + 1 : Wo;
+// Whether VW outputs may be read at once, from j on, or from last - VW on if fewer are left: the vectors may overlap.
+#define START (j < last - VW ? j : last - VW)
+#define AT_ONCE                                                                                        \
+    (j >= first && j < last && last - first >= VW &&                                                   \
+     at_row + (u1 - 1) * dy * D.xh + (START + VW) * sx - D.px + (KW - 1) * dx <= D.span)
 
 __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, long oy, long ox, const Dims D) {
     SIZES
     X += ox;
+    M lanes;
+    for (int l = 0; l < VW; l++) ((MT*)&lanes)[l] = l;
     for (long r = r0; r < r1; r++) {
         ROW
+        INNER
         __global S* out = Y + oy + r * Wo;
         __global int* place = At + r * Wo;
         for (int j = 0; j < Wo;) {
-            int x = j * sx - (int)D.px;
-            if (INSIDE && u1 > u0) {
-                V best = (V)(0);
-                M at = (M)(-1);
+            if (AT_ONCE) {
+                j = START;
+                int x = j * sx - (int)D.px;
+                V best = EVERY(X + at_row + u0 * dy * D.xh + x);
+                M at = lanes * (MT)sx + (MT)((y + u0 * dy) * W + x);
                 for (int u = u0; u < u1; u++) {
                     __global const S* p = X + at_row + u * dy * D.xh + x;
-                    M here = (M)(0, sx, 2 * sx, 3 * sx) + ((y + u * dy) * W + x);
+                    M here = lanes * (MT)sx + (MT)((y + u * dy) * W + x);
                     for (int v = 0; v < KW; v++, p += dx, here += dx) {
-                        V value = FOUR(p);
-                        M better = (at < 0) | (value > best) | ((value != value) & (best == best));
+                        V value = EVERY(p);
+                        M better = ~(value <= best) & (best == best);     // larger, or the first NaN
                         best = better ? value : best;
                         at = better ? here : at;
                     }
                 }
                 SET(out + j, best);
-                for (int l = 0; l < 4; l++) place[j + l] = ((const MT*)&at)[l];
-                j += 4;
+                if (sizeof(MT) == sizeof(int)) *(__global MU*)(place + j) = at;
+                else for (int l = 0; l < VW; l++) place[j + l] = ((const MT*)&at)[l];
+                j += VW;
                 continue;
             }
+            int x = j * sx - (int)D.px;
             T best = (T)(-INFINITY);
             int at = -1, v0 = FIRST(x, dx), v1 = END(x, dx, KW, W);
             for (int u = u0; u < u1; u++)
@@ -86,20 +102,23 @@ __kernel void avg_pool(__global S* Y, __global const S* X, long oy, long ox, con
     X += ox;
     for (long r = r0; r < r1; r++) {
         ROW
+        INNER
         __global S* out = Y + oy + r * Wo;
         T high = D.divisor ? (T)D.divisor : (T)counted(y, KH, H, D.py, D.with_pad);
         for (int j = 0; j < Wo;) {
-            int x = j * sx - (int)D.px;
-            if (INSIDE && u1 > u0) {
+            if (AT_ONCE) {
+                j = START;
+                int x = j * sx - (int)D.px;
                 V sum = (V)(0);
                 for (int u = u0; u < u1; u++) {
                     __global const S* p = X + at_row + u * D.xh + x;
-                    for (int v = 0; v < KW; v++) sum += FOUR(p + v);
+                    for (int v = 0; v < KW; v++) sum += EVERY(p + v);
                 }
                 SET(out + j, sum / (D.divisor ? high : high * KW));
-                j += 4;
+                j += VW;
                 continue;
             }
+            int x = j * sx - (int)D.px;
             T sum = 0;
             int v0 = FIRST(x, 1), v1 = END(x, 1, KW, W);
             for (int u = u0; u < u1; u++)
