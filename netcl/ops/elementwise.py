@@ -191,6 +191,7 @@ def _gradient_chain(row: Primitive, wanted: tuple[int, ...], kinds: tuple[tuple[
 
 # -- copies ------------------------------------------------------------------------------------------------------------
 
+SHARED = 1 << 20  # bytes from which a CPU's workers copy faster together than the one that runs a copy command
 _COPY = Chain("netcl_copy", ("v0",), (), (), ("v0",))
 
 
@@ -207,7 +208,7 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
 
 def copy(x: Tensor) -> Tensor:
     """A contiguous copy of `x`."""
-    if x.backend == "cl" and x.is_contiguous:
+    if x.backend == "cl" and x.is_contiguous and not (x.nbytes >= SHARED and profile_of(x.queue).kind == "cpu"):
         out = allocate(x.queue, x.shape, x.dtype)
         size = x.dtype.itemsize
         opencl.copy_buffer(x.queue, out.buffer, x.buffer, x.nbytes, 0, x.offset * size)

@@ -168,6 +168,15 @@ def test_every_half_is_read_and_rounded_as_numpy_does(queue):
             np.testing.assert_array_equal(Tensor.from_host(queue, x).astype("float16").to_host(), x.astype(np.float16))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
+def test_large_copies(queue, dtype):
+    x = (np.arange((1 << 20) + 5) % 251).astype(dtype)
+    t = Tensor.from_host(queue, x)
+    copied = t[3:].copy()
+    t.fill_(0)
+    np.testing.assert_array_equal(copied.to_host(), x[3:])
+
+
 def test_turned_views_in_tiles(queue):
     """Views whose neighbours in memory lie in other rows, larger than a tile of the CPU kernels."""
     x = np.arange(600 * 70, dtype=np.float32).reshape(600, 70)
