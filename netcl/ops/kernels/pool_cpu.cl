@@ -27,11 +27,14 @@ typedef M MU __attribute__((aligned(sizeof(MT))));
 #define EVERY(p) (sx == 1 ? GET(p) : (V)(GET(p).even, GET((p) + VW).even))
 #define SIZES                                                                                          \
     int W = D.W, H = D.H, Wo = D.Wo, Ho = D.Ho, KH = D.KH, KW = D.KW, sx = D.sx, dx = D.dx, dy = D.dy; \
-    long r0 = get_global_id(0) * D.rows, r1 = min(r0 + D.rows, D.planes * Ho);
+    long r0 = get_global_id(0) * D.rows, r1 = min(r0 + D.rows, D.planes * Ho), plane = r0 / Ho;        \
+    int i = r0 - plane * Ho - 1;                                                                       \
+    long at_plane = plane / D.C * D.xn + plane % D.C * D.xc;
+// The next row: division is dear, so planes are counted.
 #define ROW                                                                                            \
-    int plane = r / Ho, i = r - (long)plane * Ho, y = i * (int)D.sy - (int)D.py;                       \
-    int u0 = FIRST(y, dy), u1 = END(y, dy, KH, H);                                                     \
-    long at_row = plane / D.C * D.xn + plane % D.C * D.xc + y * D.xh;
+    if (++i == Ho) { i = 0; plane++; at_plane = plane / D.C * D.xn + plane % D.C * D.xc; }             \
+    int y = i * (int)D.sy - (int)D.py, u0 = FIRST(y, dy), u1 = END(y, dy, KH, H);                      \
+    long at_row = at_plane + y * D.xh;
 // Outputs first .. last - 1 of a row have their windows inside the image.
 #define INNER                                                                                          \
     int reach = W - 1 - (KW - 1) * dx + (int)D.px, first = ((int)D.px + sx - 1) / sx, last = 0;          \
@@ -80,10 +83,9 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
             for (int u = u0; u < u1; u++)
                 for (int v = v0; v < v1; v++) {
                     T value = LOAD(X, at_row + u * dy * D.xh + x + v * dx);
-                    if (at < 0 || value > best || (value != value && best == best)) {
-                        best = value;
-                        at = (y + u * dy) * W + x + v * dx;
-                    }
+                    int better = (at < 0) | (value > best) | ((value != value) & (best == best));  // no jumps
+                    best = better ? value : best;
+                    at = better ? (y + u * dy) * W + x + v * dx : at;
                 }
             STORE(out, j, best);
             place[j++] = at;
