@@ -77,7 +77,7 @@ def _wide(g: Geometry) -> int:
 
 def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
     defines = {"BAND": BAND, "MOST": MOST, f"USE_{name.upper()}": 1}
-    source = program(profile_of(queue), "depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, **defines)
+    source = program(profile_of(queue), "memory.cl", "depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, **defines)
     return get_kernel(queue, source, name, types, OPTIONS)
 
 

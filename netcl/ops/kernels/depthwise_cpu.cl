@@ -1,4 +1,4 @@
-// depthwise_cpu.cl: convolution where every group has one input channel, on CPU devices. Follows panel_cpu.cl.
+// depthwise_cpu.cl: convolution where every group has one input channel, on CPU devices. Follows panel_cpu.cl, memory.cl.
 //
 // A matrix product would have a single row, so each plane is convolved by itself: a band of its rows is copied to local
 // memory with zeros around it (`wide` elements a row), after which no window needs a bounds check, and VW outputs of a row
@@ -93,6 +93,17 @@ static inline void send(__global S* p, T v, int left, long yw) {
     else for (int l = 0; l < VW && l < left; l++) STORE(p, l * yw, ((const E*)&v)[l]);
 }
 
+#define LINE (64 / (int)sizeof(S))  // elements of a cache line
+
+// Where the input of an output's plane starts.
+static inline long plane_of(const Dims* D, long plane) { return plane / D->O * D->xn + plane % D->O / D->each * D->xc; }
+
+// Ask for the rows of a plane that the outputs i .. i + 3 read, while another plane is computed.
+static inline void ask(__global const S* x, int i, const Dims* D) {
+    for (int y = i * (int)D->sy, end = y + 4 * (int)D->sy; y < end && y < D->H; y++)
+        for (int c = 0; c < D->W; c += LINE) AHEAD(x + y * D->xh + c, 0);
+}
+
 // Each work-item takes `planes` planes.
 __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oy, long ox,
                         long ow, long ob, const Dims D) {
@@ -102,7 +113,7 @@ __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt
     long p0 = get_global_id(0) * D.planes, p1 = min(p0 + D.planes, D.count);
     for (long plane = p0; plane < p1; plane++) {
         long n = plane / D.O, o = plane % D.O;
-        __global const S* x = X + ox + n * D.xn + o / D.each * D.xc;
+        __global const S* x = X + ox + plane_of(&D, plane);
         E taps[MOST];
         for (int t = 0; t < KH * KW; t++) taps[t] = LOAD(Wt, ow + o * KH * KW + t);
 #ifdef EPILOGUE
@@ -115,6 +126,8 @@ __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt
                 if (i + 4 > i1) i = max(i1 - 4, i0);
                 __global S* out = Y + oy + n * D.yn + o * D.yc + i * D.yh;
                 __local const E* row = band + (i - i0) * step;
+                for (int c = 0; c < 4 * D.yh; c += LINE) AHEAD(out + 4 * D.yh + c, 1);
+                if (plane + 1 < p1) ask(X + ox + plane_of(&D, plane + 1), i, &D);
                 if (sx > 2 || i + 4 > i1) { ONE_BY_ONE }
                 else if (KH == 3 && sx == 1 && step == wide && D.dy == 1) { ROWS(THREE_BY_THREE) }
 #define READ EVERY1
