@@ -34,6 +34,14 @@ def calls_for(seconds: float) -> int:
     return max(1, min(MOST_CALLS, math.ceil(SHORTEST / max(seconds, 1e-7))))
 
 
+def rouse(call: Callable[[], Any], finish: Callable[[], None], seconds: float = 0.03) -> None:
+    """Work for a while: after the other side's turn kernels of virtual machines leave all threads on one core."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        call()
+        finish()
+
+
 def settle(limit: float = 0.4, pause: float = 2e-3) -> None:
     """Wait until no thread of this process runs: OpenMP pools spin on for a while, and would beside the other side."""
     end = time.perf_counter() + limit
