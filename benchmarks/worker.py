@@ -31,9 +31,7 @@ SPINS = 0.25  # seconds that OpenBLAS' threads spin on after a call, beside the 
 class Prepared:
     """A closure ready to run, and how often one measurement calls it."""
 
-    def __init__(
-        self, work: Work, call: Callable[[], Any], finish: Callable[[], None], spins: float = 0.0
-    ) -> None:
+    def __init__(self, work: Work, call: Callable[[], Any], finish: Callable[[], None], spins: float = 0.0) -> None:
         self.work, self.call, self.finish, self.calls, self.spins = work, call, finish, 1, spins
         if work.returns_seconds:
             return

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
-FEW = 64  # rows up to which B is read where it lies: they do not pay for a copy
+FEW = 64  # rows up to which operands are read where they lie
+PAGE = 4096  # bytes after which addresses fall on the same sets of a first-level cache
 ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late leaves little to wait for
-# Measured costs in cycles: of copying an element of A, and NR elements of B; of a work-item; of a late unit, in items.
-COPY_A, COPY_B, ITEM, LATE = 1.0, 8.0, 8000.0, 0.2
+# Measured costs in cycles: of copying an element of A, and NR elements of B; of a work-item, and of one that does not
+# copy A; of a late unit, in items.
+COPY_A, COPY_B, ITEM, LIGHT, LATE = 1.0, 8.0, 8000.0, 1000.0, 0.2
 OPTIONS = ("-cl-mad-enable",)
 DIMS = struct.Struct("23q")  # Dims of matmul_cpu.cl
 TYPES = (*(None,) * 7, *(INT64,) * 5, FLOAT32, np.dtype(f"V{DIMS.size}"))
@@ -38,11 +40,11 @@ def plan(queue: Any, p: Product) -> Run:
         return matmul_simple.plan(queue, p)
     profile = profile_of(queue)
     row = sizes(profile, p.dtype)
-    in_place = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype != FLOAT16
-    flags = {name: 1 for name, on in (("DIRECT", in_place), ("BOTH", p.keep)) if on}
+    a_lies, b_lies = in_place(p, row)
+    flags = {name: 1 for name, on in (("A_IN_PLACE", a_lies), ("B_IN_PLACE", b_lies), ("BOTH", p.keep)) if on}
     source = program(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **flags)
     kernel = get_kernel(queue, source, "gemm", TYPES, OPTIONS)
-    mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row)
+    mc, nc = macro_tile(p.m, p.n, p.k, p.count, profile.compute_units, row, (not a_lies, not b_lies))
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)
     outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]
     kstep = -(-p.k // (max(1, -(-p.k // row["KC"])) * 8)) * 8 or 8  # even blocks of the depth
@@ -66,6 +68,18 @@ def plan(queue: Any, p: Product) -> Run:
     return run
 
 
+def in_place(p: Product, row: dict[str, int]) -> tuple[bool, bool]:
+    """Whether A and B are read where they lie: few rows do not pay for copies.
+
+    B then needs rows of unit stride and whole panels, A rows of unit stride and whole tiles that do not all fall on the
+    same sets of the first-level cache.
+    """
+    b = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype != FLOAT16
+    whole = p.m % row["MR"] in (0, 4, 8)  # as `tile_rows` of panel_cpu.cl cuts them
+    a = b and whole and p.a[1] == 1 and p.a[0] * p.dtype.itemsize % PAGE != 0 and not (p.mask or p.sums)
+    return a, b
+
+
 def sizes(profile: DeviceProfile, dtype: DType) -> dict[str, int]:
     """Blocks, and the register tile of MR rows x 2 vectors of VW elements, for a storage type."""
     row = tuning.parameters("matmul_cpu", profile)
@@ -86,12 +100,17 @@ def program(profile: DeviceProfile, *files: str, dtype: DType, epilogue: bool, *
     return sources.load("panel_cpu.cl", *files, preamble=functions, EPILOGUE=1, **defines)
 
 
-def macro_tile(m: int, n: int, k: int, batch: int, units: int, row: dict[str, int]) -> tuple[int, int]:
+def macro_tile(
+    m: int, n: int, k: int, batch: int, units: int, row: dict[str, int], copied: tuple[bool, bool] = (True, True)
+) -> tuple[int, int]:
     """Rows and columns of C per work-item with `sizes` row: the split whose slowest unit should be done first.
 
-    An item of mc x nc costs its products, the copies of its mc rows of A and nc columns of B, and a fixed part. Small
-    items copy more in total; few items leave units idle, or waiting for one that another process keeps busy.
+    An item of mc x nc costs its products, the copies of its mc rows of A and nc columns of B where these are `copied`,
+    and a fixed part. Small items copy more in total; few items leave units idle, or waiting for one that another process
+    keeps busy or that is still asleep.
     """
+    copy_a, copy_b = (cost * needed for cost, needed in zip((COPY_A, COPY_B), copied))
+    fixed = ITEM if copied[0] else LIGHT
     best = (float("inf"), 0, 0)
     tall, panel = row["MR"], 2 * row["VW"]
     fewest = -(-m // (row["MC"] // tall * tall))
@@ -100,7 +119,7 @@ def macro_tile(m: int, n: int, k: int, batch: int, units: int, row: dict[str, in
         for columns in _counts(-(-n // panel), 1):
             nc = -(-n // (columns * panel)) * panel
             items = batch * -(-m // mc) * -(-n // nc)
-            item = (min(mc, m) + COPY_B) * nc / panel * k + COPY_A * mc * k + ITEM
+            item = (min(mc, m) + copy_b) * nc / panel * k + copy_a * mc * k + fixed
             best = min(best, (item * (-(-items // units) + LATE), mc, nc))
     return best[1], best[2]
 

@@ -76,7 +76,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
 #ifdef EPILOGUE
                     whole = whole && !last;
 #endif
-                    micro(step, t, Ap + (m - m0) * LDA, Bp + (q - qb) * KC, NR, kc, (E)1, whole ? w : 0, ld, kb > 0);
+                    micro(step, t, Ap + (m - m0) * LDA, LDA, Bp + (q - qb) * KC, NR, kc, (E)1, whole ? w : 0, ld, kb > 0);
                     if (whole) continue;
                     for (int i = 0; i < rows; i++, w += ld, y += D.yc) {
                         E* u = t + i * NR;
@@ -135,7 +135,7 @@ __kernel void conv_weights(__global E* restrict part, __global const S* restrict
                     E t[MR * NR];
                     int rows = min(step, k1 - k), cols = min(NR, M - m), whole = rows == step && cols == NR;
                     __global E* w = part + (long)k * M + m;
-                    micro(step, t, Ap + (k - k0) * LDA, Bp + (m - mb) * KC, NR, depth, (E)1, whole ? w : 0, M, qb > q0);
+                    micro(step, t, Ap + (k - k0) * LDA, LDA, Bp + (m - mb) * KC, NR, depth, (E)1, whole ? w : 0, M, qb > q0);
                     for (int i = 0; i < rows && !whole; i++, w += M)
                         for (int j = 0; j < cols; j++) w[j] = qb > q0 ? w[j] + t[i * NR + j] : t[i * NR + j];
                 }

@@ -119,7 +119,7 @@ static void pack_listed(__local E* d, int ld, __global const S* X, Lanes* L, int
 }
 
 // The same where all lanes of a tap are neighbours in x; 0 if a vector would reach past the ends of x.
-static int pack_joined(__local E* d, int ld, __global const S* X, Lanes* L, int k0, int kc, const Dims* D) {
+INLINE int pack_joined(__local E* d, int ld, __global const S* X, Lanes* L, int k0, int kc, const Dims* D) {
     int KH = D->KH, KW = D->KW, taps = KH * KW, channels = kc / taps;
     long across = D->dx, down = D->dy * D->xh, deep = D->xc, first = L->from[0] + k0 / taps * deep;
     if (first < 0 || first + (channels - 1) * deep + (KH - 1) * down + (KW - 1) * across + VW > D->span) return 0;
@@ -150,7 +150,7 @@ static int pack_joined(__local E* d, int ld, __global const S* X, Lanes* L, int 
     else { CHANNELS((T)(0)) }
 
 // The same by vectors, where the block is made of whole filters and no vector reaches past the ends of x.
-static void pack_lanes(__local E* d, int ld, __global const S* X, Lanes* L, int k0, int kc, const Dims* D) {
+INLINE void pack_lanes(__local E* d, int ld, __global const S* X, Lanes* L, int k0, int kc, const Dims* D) {
     int KW = D->KW, KH = D->KH, H = D->H, dx = D->dx, taps = KH * KW, channels = kc / taps;
     int whole = k0 % taps == 0 && kc % taps == 0, slow = L->scalar || !whole;
     int listable = whole && taps <= TABLE && D->span < INT_MAX;

@@ -9,7 +9,8 @@
 //
 // Transposed operands differ only in how they are copied, so there is one kernel for all layouts and one launch.
 // Launch: global = (ceil(M / mc), ceil(N / nc), batch), local = (1, 1, 1). Follows panel_cpu.cl.
-// With DIRECT, B has rows of unit stride and whole panels, and is not copied.
+// With B_IN_PLACE, B has rows of unit stride and whole panels, and is not copied; with A_IN_PLACE, A has rows of unit stride
+// and whole tiles, and is not copied.
 // With half storage and K > KC partial sums go through the float workspace `part` instead of C.
 // Backward of a layer: with `has_mask` A counts only where `mask`, laid out like A, is positive (the gradient of relu by
 // its output; NaN stays NaN); with `row_sums` the first column of items also writes sums[m] = sum over k of A[m, k].
@@ -47,8 +48,10 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
                    __global const S* restrict B, __global const S* restrict bias, __global const S* restrict mask,
                    __global S* restrict sums, long oc, long oa, long ob, long obias, long omask, float alpha,
                    const Dims D) {
+#ifndef A_IN_PLACE
     __local E Ap[MC * LDA];
-#ifndef DIRECT
+#endif
+#ifndef B_IN_PLACE
     __local E Bp[NP * KC * NR];
 #endif
     int m0 = get_global_id(0) * D.mc, n0 = get_global_id(1) * D.nc, z = get_global_id(2), M = D.M, N = D.N, K = D.K;
@@ -62,12 +65,19 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
     C += oc + z0 * D.c0 + z1 * D.c1;
     for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
         int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
+#ifdef A_IN_PLACE
+        __global const E* block = A + m0 * D.sam + kb;
+        const long lda = D.sam;
+#else
+        __local const E* block = Ap;
+        const long lda = LDA;
         copy_block(Ap, LDA, A + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
         if (D.has_mask) mask_block(Ap, mask + omask + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
         if (D.row_sums && n0 == 0) sum_rows(sums + m0, Ap, m1 - m0, kc, kb == 0);
+#endif
         for (int nb = n0; nb < n1; nb += NP * NR) {
             int ne = min(nb + NP * NR, n1);
-#ifdef DIRECT
+#ifdef B_IN_PLACE
             __global const E* panel = B + kb * D.sbk + nb;
             const long across = 1, ldb = D.sbk;  // of elements between panels, and between rows
 #else
@@ -92,7 +102,7 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
 #ifdef EPILOGUE
                     whole = whole && !last;
 #endif
-                    micro(step, t, Ap + (m - m0) * LDA, panel + (n - nb) * across, ldb, kc, (E)alpha, whole ? w : 0, ld,
+                    micro(step, t, block + (m - m0) * lda, lda, panel + (n - nb) * across, ldb, kc, (E)alpha, whole ? w : 0, ld,
                           kb > 0 || D.accumulate);
                     if (whole) continue;
                     for (int i = 0; i < rows; i++, w += ld, c += D.scm) {

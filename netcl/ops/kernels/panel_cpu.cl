@@ -23,6 +23,10 @@
 #define LDA (KC + VW)    // elements per row of Ap; not a power of two, so that rows do not fall on the same cache sets
 #define NR (2 * VW)
 
+// PoCL passes vectors of 512 bits to and from memory as halves in functions that it does not inline.
+#define INLINE static inline __attribute__((always_inline))
+#undef min
+#define min(a, b) ((a) < (b) ? (a) : (b))   // the builtin is a call there
 #define JOIN2(a, b) a##b
 #define JOIN(a, b) JOIN2(a, b)
 #ifdef HAVE_T
@@ -77,7 +81,7 @@ static inline void turn_block(__local E* d, int ld, __global const S* s, long sc
 #endif
 
 // Copy a rows x cols block with element strides sr, sc to d, row-major with `ld` elements per row.
-static inline void copy_block(__local E* d, int ld, __global const S* s, int rows, int cols, long sr, long sc) {
+INLINE void copy_block(__local E* d, int ld, __global const S* s, int rows, int cols, long sr, long sc) {
     if (sc == 1) {
         for (; rows >= 4; rows -= 4, s += 4 * sr, d += 4 * ld) {  // four lines in flight
             int c = 0;
@@ -139,8 +143,13 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 #define ROWS8(F) ROWS6(F) F(6) F(7)
 #define ROWS12(F) ROWS8(F) F(8) F(9) F(10) F(11)
 
-// Where rows of the right operand are read: in Bp, or with DIRECT where they lie, which few rows of A do not pay to copy.
-#ifdef DIRECT
+// Where operands are read: in Ap and Bp, or with A_IN_PLACE and B_IN_PLACE where they lie, when a copy would not pay.
+#ifdef A_IN_PLACE
+#define A_OF __global const E*
+#else
+#define A_OF __local const E*
+#endif
+#ifdef B_IN_PLACE
 #define B_OF __global const E*
 #define B_AT GLOB_CONST
 #else
@@ -156,12 +165,12 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
     for (; k + 4 <= kc;) { STEP(ROWS) STEP(ROWS) STEP(ROWS) STEP(ROWS) }              \
     for (; k < kc;) { STEP(ROWS) }
 
-#define AT(i) ap[i * LDA + k]
+#define AT(i) ap[i * lda + k]
 #define NEXT
 // alpha times the sums: to the tile at `to` with `ld` elements per row (added to it if `old`), or to t[rows][NR] when `to`
 // is 0. Tiles of fewer rows as well, so that few rows are computed in vain.
 #define MICRO(name, ROWS)                                                                                             \
-    static inline void name(E* t, __local const E* ap, B_OF bp, long ldb, int kc, E alpha, __global E* to, long ld,   \
+    static inline void name(E* t, A_OF ap, long lda, B_OF bp, long ldb, int kc, E alpha, __global E* to, long ld,       \
                             int old) {                                                                                \
         SUMS(ROWS)                                                                                                    \
         if (to && old) { ROWS(ADD) }                                                                                  \
@@ -185,14 +194,14 @@ static inline int tile_rows(int left) {
 #endif
 }
 
-static inline void micro(int rows, E* t, __local const E* ap, B_OF bp, long ldb, int kc, E alpha, __global E* to,
-                         long ld, int old) {
-    if (rows == 4) micro4(t, ap, bp, ldb, kc, alpha, to, ld, old);
+static inline void micro(int rows, E* t, A_OF ap, long lda, B_OF bp, long ldb, int kc, E alpha, __global E* to, long ld,
+                         int old) {
+    if (rows == 4) micro4(t, ap, lda, bp, ldb, kc, alpha, to, ld, old);
 #if MR == 12
-    else if (rows == 8) micro8(t, ap, bp, ldb, kc, alpha, to, ld, old);
-    else micro12(t, ap, bp, ldb, kc, alpha, to, ld, old);
+    else if (rows == 8) micro8(t, ap, lda, bp, ldb, kc, alpha, to, ld, old);
+    else micro12(t, ap, lda, bp, ldb, kc, alpha, to, ld, old);
 #else
-    else micro6(t, ap, bp, ldb, kc, alpha, to, ld, old);
+    else micro6(t, ap, lda, bp, ldb, kc, alpha, to, ld, old);
 #endif
 }
 
