@@ -24,7 +24,6 @@ from benchmarks import suites
 from benchmarks.case import Case, Work, to_device
 from benchmarks.timing import calls_for, measure, rouse, settle
 
-
 SPINS = 0.25  # seconds that OpenBLAS' threads spin on after a call, beside the other side, unseen by the CPU clock
 
 
