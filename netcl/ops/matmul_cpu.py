@@ -106,8 +106,7 @@ def macro_tile(
     """Rows and columns of C per work-item with `sizes` row: the split whose slowest unit should be done first.
 
     An item of mc x nc costs its products, the copies of its mc rows of A and nc columns of B where these are `copied`,
-    and a fixed part. Small items copy more in total; few items leave units idle, or waiting for one that is still asleep
-    or that another process keeps busy.
+    and a fixed part. Small items copy more in total; few items leave units idle, or waiting for one that is late.
     """
     copy_a, copy_b = (cost * needed for cost, needed in zip((COPY_A, COPY_B), copied))
     fixed = ITEM if copied[0] else LIGHT
