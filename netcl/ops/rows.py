@@ -11,13 +11,14 @@ WG work-items per row, vectors of 4, reductions through a tree in local memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.prepared import prepare
-from netcl.core.dtypes import DType
+from netcl.core.dtypes import FLOAT32, DType
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
 from netcl.core.profile import DeviceProfile, profile_of
@@ -196,6 +197,7 @@ _TREE = """#define TREE(F, v) { v = F(v, v.s2301); v = F(v, v.s1032); tree[lid] 
 
 def render_rows(chain: Chain, form: Form) -> str:
     """The program of a chain with row reductions."""
+    chain = _divide_once(chain, form)
     passes = _Passes(chain, form)
     operands = form.operands
     index = broadcast_index_lines(form.rank, [s for s, _, x in operands if x.access != "row"])
@@ -209,6 +211,33 @@ def render_rows(chain: Chain, form: Form) -> str:
         return kernel(chain, form, _GEOMETRY[True], [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
     group = [f"__local {form.element} tree[WG];", "const int lid = get_local_id(0);", "const I r = get_group_id(0);"]
     return f"#define WG {form.group}\n" + _TREE + kernel(chain, form, (), [*fixed, *group, *body])
+
+
+def _divide_once(chain: Chain, form: Form) -> Chain:
+    """The chain with x / s, where s belongs to the row, as x k (1 / (s k)): a division takes as long as ten products.
+
+    k is a power of two that keeps 1 / (s k) a normal number, so the result is within 1.5 units in the last place, and
+    zeros, infinities and NaN are those of the quotient.
+    """
+    if form.compute != FLOAT32:
+        return chain
+    passes, lines, known = _Passes(chain, form), list[Line](), set[str]()
+    for out, function, args in chain.lines:
+        if function != "DIV" or out in passes.uniform or args[1] not in passes.uniform & passes.by_name.keys():
+            lines.append((out, function, args))
+            continue
+        x, s = args
+        if s not in known:
+            known.add(s)
+            lines += [
+                (f"{s}_size", "ABS", (s,)), (f"{s}_small", "LT", (f"{s}_size", repr(2.0**-100))),
+                (f"{s}_large", "GT", (f"{s}_size", repr(2.0**100))),
+                (f"{s}_less", "WHERE", (f"{s}_large", repr(2.0**-64), "1")),
+                (f"{s}_k", "WHERE", (f"{s}_small", repr(2.0**64), f"{s}_less")),
+                (f"{s}_near", "MUL", (s, f"{s}_k")), (f"{s}_part", "RECIPROCAL", (f"{s}_near",)),
+            ]  # fmt: skip
+        lines += [(f"{out}_near", "MUL", (x, f"{s}_k")), (out, "MUL", (f"{out}_near", f"{s}_part"))]
+    return replace(chain, lines=tuple(lines), functions={}) if known else chain
 
 
 class _Passes:

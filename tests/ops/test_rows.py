@@ -93,3 +93,16 @@ def test_nan_and_infinity_travel(queue):
         wanted = softmax(x)
     for found, value in zip(run(SOFTMAX, queue, [x]), wanted, strict=True):
         np.testing.assert_allclose(found, value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("total", [3.0, -7.0, 1e-40, 3e-45, 2e-31, 1e38, 2e30, 0.0, -0.0, np.inf, np.nan])
+def test_division_by_what_a_row_sums_to(queue, total):
+    """One reciprocal serves the row, of any size; special values are those of the quotient."""
+    x = np.array([[1.5, -3.0, 0.0, -0.0, np.inf, np.nan, 1e-30, 1e30, 1e-38]], np.float32)
+    s = np.array([[total, *[0.0] * 8]], np.float32)
+    lines = (("v2", "SUM", ("v1",)), ("v3", "DIV", ("v0", "v2")))
+    chain = Chain("share", ("v0", "v1"), (), lines, ("v3",), ("full",), 1)
+    tensors = [Tensor.from_host(queue, a) for a in (x, s)]
+    y = rows.run_rows(chain, FLOAT32, (FLOAT32,), tensors)[0].to_host()
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(y, x / np.float32(s.sum()), rtol=2.0**-22, atol=2.0**-148)
