@@ -14,7 +14,7 @@ typedef struct {
         has_bias;
 } Dims;
 
-#define CLEAR(r) T s##r = (T)(0);
+#define ZERO(r) T s##r = (T)(0);
 #define EVERY1(p) LOC(p)
 #define EVERY2(p) ((T)(LOC(p).even, LOC((p) + VW).even))
 
@@ -42,49 +42,49 @@ static inline void copy_band(__local E* d, __global const S* x, int y, int rows,
 // Four rows of outputs from column j on, of each tap in turn. The last vector of a row may overlap the one before, and the
 // last rows the ones before.
 #define FOUR(F) F(0) F(1) F(2) F(3)
-#define ADD(r) s##r = READ(p + r * step) * tap + s##r;
-#define KEEP(r) sums[r] = s##r;
-#define TAP_BY_TAP                                                                                    \
-    for (int u = 0; u < KH; u++)                                                                      \
-        for (int v = 0; v < KW; v++) {                                                                \
-            __local const E* p = row + u * (int)D.dy * wide + j * sx + v * (int)D.dx;                 \
-            T tap = (T)(taps[u * KW + v]);                                                            \
-            FOUR(ADD)                                                                                 \
+#define ADD_TAP(r) s##r = READ(p + r * step) * tap + s##r;
+#define KEEP_SUM(r) sums[r] = s##r;
+#define TAP_BY_TAP                                                                    \
+    for (int u = 0; u < KH; u++)                                                      \
+        for (int v = 0; v < KW; v++) {                                                \
+            __local const E* p = row + u * (int)D.dy * wide + j * sx + v * (int)D.dx; \
+            T tap = (T)(taps[u * KW + v]);                                            \
+            FOUR(ADD_TAP)                                                             \
         }
 // The same where KH is 3 and nothing is left out between rows: each row of the band is read once.
 #define MEET(r, t) s##r = x * t + s##r;
-#define THREE_BY_THREE                                                                                \
-    __local const E* p = row + j;                                                                     \
-    for (int v = 0; v < KW; v++, p += D.dx) {                                                         \
-        T x = LOC(p), t0 = (T)(taps[v]), t1 = (T)(taps[KW + v]), t2 = (T)(taps[2 * KW + v]);          \
-        MEET(0, t0) x = LOC(p + wide);                                                                \
-        MEET(0, t1) MEET(1, t0) x = LOC(p + 2 * wide);                                                \
-        MEET(0, t2) MEET(1, t1) MEET(2, t0) x = LOC(p + 3 * wide);                                    \
-        MEET(1, t2) MEET(2, t1) MEET(3, t0) x = LOC(p + 4 * wide);                                    \
-        MEET(2, t2) MEET(3, t1) x = LOC(p + 5 * wide);                                                \
-        MEET(3, t2)                                                                                   \
+#define THREE_BY_THREE                                                                       \
+    __local const E* p = row + j;                                                            \
+    for (int v = 0; v < KW; v++, p += D.dx) {                                                \
+        T x = LOC(p), t0 = (T)(taps[v]), t1 = (T)(taps[KW + v]), t2 = (T)(taps[2 * KW + v]); \
+        MEET(0, t0) x = LOC(p + wide);                                                       \
+        MEET(0, t1) MEET(1, t0) x = LOC(p + 2 * wide);                                       \
+        MEET(0, t2) MEET(1, t1) MEET(2, t0) x = LOC(p + 3 * wide);                           \
+        MEET(1, t2) MEET(2, t1) MEET(3, t0) x = LOC(p + 4 * wide);                           \
+        MEET(2, t2) MEET(3, t1) x = LOC(p + 5 * wide);                                       \
+        MEET(3, t2)                                                                          \
     }
-#define ROWS(SUM)                                                                                     \
-    for (int j = 0; j < Wo; j += VW) {                                                                \
-        if (j + VW > Wo && Wo >= VW) j = Wo - VW;                                                     \
-        FOUR(CLEAR)                                                                                   \
-        SUM                                                                                           \
-        FOUR(KEEP)                                                                                    \
-        for (int r = 0; r < 4; r++) send(out + r * D.yh + j * D.yw, FINISH(sums[r]), Wo - j, D.yw);   \
+#define ROWS(SUM)                                                                                   \
+    for (int j = 0; j < Wo; j += VW) {                                                              \
+        if (j + VW > Wo && Wo >= VW) j = Wo - VW;                                                   \
+        FOUR(ZERO)                                                                                  \
+        SUM                                                                                         \
+        FOUR(KEEP_SUM)                                                                              \
+        for (int r = 0; r < 4; r++) send(out + r * D.yh + j * D.yw, FINISH(sums[r]), Wo - j, D.yw); \
     }
 
 // Long strides, and bands of less than four rows.
-#define ONE_BY_ONE                                                                                    \
-    for (int r = 0; r < 4 && i + r < i1; r++)                                                         \
-        for (int j = 0; j < Wo; j += VW) {                                                            \
-            for (int l = 0; l < VW && j + l < Wo; l++) {                                              \
-                __local const E* p = row + r * step + (j + l) * sx;                                   \
-                E s = 0;                                                                              \
-                for (int u = 0; u < KH; u++)                                                          \
+#define ONE_BY_ONE                                                                                                \
+    for (int r = 0; r < 4 && i + r < i1; r++)                                                                     \
+        for (int j = 0; j < Wo; j += VW) {                                                                        \
+            for (int l = 0; l < VW && j + l < Wo; l++) {                                                          \
+                __local const E* p = row + r * step + (j + l) * sx;                                               \
+                E s = 0;                                                                                          \
+                for (int u = 0; u < KH; u++)                                                                      \
                     for (int v = 0; v < KW; v++) s += p[u * (int)D.dy * wide + v * (int)D.dx] * taps[u * KW + v]; \
-                ((E*)sums)[l] = s;                                                                    \
-            }                                                                                         \
-            send(out + r * D.yh + j * D.yw, FINISH(sums[0]), Wo - j, D.yw);                           \
+                ((E*)sums)[l] = s;                                                                                \
+            }                                                                                                     \
+            send(out + r * D.yh + j * D.yw, FINISH(sums[0]), Wo - j, D.yw);                                       \
         }
 
 // Up to VW elements of a row, every `yw`-th place.
@@ -151,22 +151,22 @@ __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt
 #define MORE(r) s##r += READ(p + j * sx + r * dx) * up;
 #define REST(r) s##r += AS(VECTOR, AS(MASKS, READ(p + rest * sx + r * dx) * up) & keep);
 #define KEEP_SUM(r) sums[u * KW + v + r] += s##r;
-#define TAPS(N)                                                                                              \
-    {                                                                                                        \
-        N(CLEAR)                                                                                             \
-        for (int i = i0; i < i1; i++) {                                                                      \
-            __global const S* g = G + og + image * D.yn + o * D.yc + i * D.yh;                               \
-            __local const E* p = band + ((i - i0) * (int)D.sy + u * (int)D.dy) * wide + v * dx;              \
-            for (int j = 0; j + VW <= Wo; j += VW) { T up = GET(g + j); N(MORE) }                            \
-            if (Wo % VW) { T up = last(g, Wo); N(REST) }                                                     \
-        }                                                                                                    \
-        N(KEEP_SUM)                                                                                          \
+#define TAPS(N)                                                                                 \
+    {                                                                                           \
+        N(ZERO)                                                                                 \
+        for (int i = i0; i < i1; i++) {                                                         \
+            __global const S* g = G + og + image * D.yn + o * D.yc + i * D.yh;                  \
+            __local const E* p = band + ((i - i0) * (int)D.sy + u * (int)D.dy) * wide + v * dx; \
+            for (int j = 0; j + VW <= Wo; j += VW) { T up = GET(g + j); N(MORE) }               \
+            if (Wo % VW) { T up = last(g, Wo); N(REST) }                                        \
+        }                                                                                       \
+        N(KEEP_SUM)                                                                             \
     }
-#define BAND_TAPS                                                                                            \
-    for (int u = 0; u < KH; u++) {                                                                           \
-        int v = 0;                                                                                           \
-        for (; v + 3 <= KW; v += 3) TAPS(THREE)                                                              \
-        for (; v < KW; v++) TAPS(ONE)                                                                        \
+#define BAND_TAPS                               \
+    for (int u = 0; u < KH; u++) {              \
+        int v = 0;                              \
+        for (; v + 3 <= KW; v += 3) TAPS(THREE) \
+        for (; v < KW; v++) TAPS(ONE)           \
     }
 
 static inline T gather(__local const E* p, int sx) {
