@@ -218,8 +218,9 @@ def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -
         pointer = f"out_{k} + p_w{k} + c"
         if operand.dtype == FLOAT16:
             value = value if element in ("float", "double") else f"convert_float{width}({value})"
-            plain = f"STORE_HALF{width}({value}, {pointer});"
-            return [plain if form.plain else f"vstore_half{width}({value}, 0, {pointer});"]
+            if form.plain and element != "double":  # from double the compiler calls what PoCL does not have
+                return [f"STORE_HALF{width}({value}, {pointer});"]
+            return [f"vstore_half{width}({value}, 0, {pointer});"]
         if form.stream:
             return [f"STREAM_TO(T, {pointer}, {value});"]
         value = value if storage == element else f"convert_{storage}{width}({value})"
