@@ -99,7 +99,9 @@ def test_async_plans_overlap():
     sched = Scheduler(async_mode=True)
     for _ in range(2):
         sched.submit(lambda: barrier.wait() and None)
-    sched.run()
+    sched.run()  # a barrier that waits in vain raises
+    assert not barrier.broken
+    assert barrier.n_waiting == 0
 
 
 def test_async_plans_on_their_own_queues(queue):

@@ -45,7 +45,6 @@
 #ifndef RASTER
 #define RASTER 8    // rows of tiles that neighbouring groups share, for the cache
 #endif
-
 typedef struct {
     uint amap[32], bmap[32];            // tensor maps without addresses
     int M, N, slices, split;            // sizes, number of slices, slices per part
