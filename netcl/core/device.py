@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from netcl.core import debug, process
+from netcl.core import debug, pocl, process
 from netcl.core.errors import DeviceError
 from netcl.core.profile import (
     DeviceProfile,
@@ -143,6 +143,8 @@ class DeviceManager:
                 if not (dev.available and dev.compiler_available):
                     raise DeviceError("not available, or without a compiler")
                 found.append((platform, dev, device_profile(dev)))
+                if pocl.note(dev):
+                    self._notes.append(pocl.note(dev))
             except Exception as error:  # as above
                 self._notes.append(f"a device of platform {name!r} was left out: {error}")
         return found

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from netcl.core import pocl
 from netcl.core.queue import CPUQueue, state_of
 
 
@@ -88,7 +89,7 @@ def _architecture(device: Any, vendor: str, name: str) -> str:
     if vendor == "AMD" and name.startswith("gfx"):
         return name.split(":")[0]
     if vendor == "PoCL":
-        return str(device.version).rsplit("-", 1)[-1].strip()
+        return pocl.teach(device) or str(device.version).rsplit("-", 1)[-1].strip()
     return ""
 
 
