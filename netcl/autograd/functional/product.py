@@ -13,100 +13,84 @@ __all__ = [
     "matmul",
 ]  # fmt: skip
 
-Value = Any  # a Node, a Tensor or a Python number
+Value = Any  # a Node or a Tensor
+Pair = Any  # an int, or a (height, width) pair
 
 
 def matmul(a: Value, b: Value) -> Node:
-    """Matrix product with NumPy's rules for 1-D operands and batches."""
+    """Matrix product with NumPy's rules for 1-D operands and batches: (..., M, K), (..., K, N) -> (..., M, N)."""
     return apply_op("matmul", a, b)  # type: ignore[no-any-return]
 
 
 def linear(x: Value, weight: Value, bias: Value | None = None) -> Node:
     """x @ weight.T + bias: (..., in), (out, in), (out,) -> (..., out)."""
-    return apply_op("linear", x, weight, *(() if bias is None else (bias,)))  # type: ignore[no-any-return]
+    return _product("linear", None, x, weight, bias)
 
 
 def linear_relu(x: Value, weight: Value, bias: Value | None = None) -> Node:
-    """relu(x @ weight.T + bias) in one kernel."""
-    return apply_op("linear_relu", x, weight, *(() if bias is None else (bias,)))  # type: ignore[no-any-return]
+    """relu(x @ weight.T + bias): (..., in), (out, in), (out,) -> (..., out), in one kernel."""
+    return _product("linear", "relu", x, weight, bias)
 
 
 def linear_gelu(x: Value, weight: Value, bias: Value | None = None) -> Node:
-    """gelu(x @ weight.T + bias), exact, in one kernel."""
-    return _activated("linear", "gelu", x, weight, bias)
+    """gelu(x @ weight.T + bias), exact: (..., in), (out, in), (out,) -> (..., out), in one kernel."""
+    return _product("linear", "gelu", x, weight, bias)
 
 
 def linear_silu(x: Value, weight: Value, bias: Value | None = None) -> Node:
-    """silu(x @ weight.T + bias) in one kernel."""
-    return _activated("linear", "silu", x, weight, bias)
+    """silu(x @ weight.T + bias): (..., in), (out, in), (out,) -> (..., out), in one kernel."""
+    return _product("linear", "silu", x, weight, bias)
 
 
 def conv2d(
-    x: Value,
-    weight: Value,
-    bias: Value | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    x: Value, weight: Value, bias: Value | None = None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
     groups: int = 1,
-) -> Node:
-    """Cross-correlation: (N, C, H, W) with (O, C / groups, KH, KW) -> (N, O, H', W')."""
-    return _conv2d("conv2d", x, weight, bias, stride, padding, dilation, groups)
+) -> Node:  # fmt: skip
+    """Cross-correlation; the formula and the errors are those of `netcl.ops.conv.conv2d`.
+
+    Shapes: x (N, C, H, W), weight (O, C / groups, KH, KW), bias (O,) -> (N, O, H', W') with
+    H' = floor((H + 2 padding - dilation (KH - 1) - 1) / stride) + 1, and W' alike.
+    """
+    return _product("conv2d", None, x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def conv2d_relu(
-    x: Value,
-    weight: Value,
-    bias: Value | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    x: Value, weight: Value, bias: Value | None = None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
     groups: int = 1,
-) -> Node:
-    """relu(conv2d(...)) in one kernel."""
-    return _conv2d("conv2d_relu", x, weight, bias, stride, padding, dilation, groups)
+) -> Node:  # fmt: skip
+    """relu(conv2d(x, weight, bias, ...)) in one kernel; shapes as `conv2d`: (N, C, H, W) -> (N, O, H', W')."""
+    return _product("conv2d", "relu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def conv2d_gelu(
-    x: Value,
-    weight: Value,
-    bias: Value | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    x: Value, weight: Value, bias: Value | None = None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
     groups: int = 1,
-) -> Node:
-    """gelu(conv2d(...)), exact; in one kernel where no gradient is wanted."""
-    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return _activated("conv2d", "gelu", x, weight, bias, **geometry)
+) -> Node:  # fmt: skip
+    """gelu(conv2d(x, weight, bias, ...)), exact; shapes as `conv2d`: (N, C, H, W) -> (N, O, H', W').
+
+    In one kernel where no gradient is wanted; in training in two, for the gradient reads what gelu was given.
+    """
+    return _product("conv2d", "gelu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def conv2d_silu(
-    x: Value,
-    weight: Value,
-    bias: Value | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    x: Value, weight: Value, bias: Value | None = None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
     groups: int = 1,
-) -> Node:
-    """silu(conv2d(...)); in one kernel where no gradient is wanted."""
-    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return _activated("conv2d", "silu", x, weight, bias, **geometry)
-
-
-def _activated(
-    product: str, activation: str, x: Value, weight: Value, bias: Value | None, **geometry: Any
 ) -> Node:  # fmt: skip
-    """A product with the activation in its epilogue; while tracing both, which the compiler joins."""
+    """silu(conv2d(x, weight, bias, ...)); shapes as `conv2d`: (N, C, H, W) -> (N, O, H', W').
+
+    In one kernel where no gradient is wanted; in training in two, for the gradient reads what silu was given.
+    """
+    return _product("conv2d", "silu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def _product(
+    name: str, activation: str | None, x: Value, weight: Value, bias: Value | None, **geometry: Any
+) -> Node:  # fmt: skip
+    """A product, with the activation in its epilogue; gelu and silu while tracing apart, which the compiler joins."""
     args = (x, weight) if bias is None else (x, weight, bias)
+    if activation in (None, "relu"):
+        return apply_op(name if activation is None else f"{name}_relu", *args, **geometry)  # type: ignore[no-any-return]
     if state.tracer is not None:
-        return apply_op(activation, apply_op(product, *args, **geometry))  # type: ignore[no-any-return]
-    return apply_op("product_epilogue", *args, product=product, activation=activation, **geometry)  # type: ignore[no-any-return]
-
-
-def _conv2d(
-    name: str, x: Value, weight: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Node:
-    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return apply_op(name, x, weight, *(() if bias is None else (bias,)), **geometry)  # type: ignore[no-any-return]
+        return apply_op(activation, apply_op(name, *args, **geometry))  # type: ignore[no-any-return]
+    return apply_op("product_epilogue", *args, product=name, activation=activation, **geometry)  # type: ignore[no-any-return]
