@@ -16,6 +16,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev (compressed if it ends in .gz)"
     )
+    parser.add_argument(
+        "--keep", type=int, default=100_000, metavar="N",
+        help="commands kept for the trace, the newest (default 100000); the table counts all",
+    )  # fmt: skip
     parser.add_argument("--limit", type=int, default=30, metavar="N", help="rows of the table (default 30)")
     parser.add_argument("--peak", action="store_true", help="compare with the device's peaks (takes a second)")
     parser.add_argument(
@@ -35,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
     try:
         _check(args)
-        with ProfileContext(trace=args.trace) as prof:
+        with ProfileContext(trace=args.trace, keep=args.keep) as prof:
             status = _execute(args.script, args.module)
     finally:
         sys.argv, sys.path[:] = before

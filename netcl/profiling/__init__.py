@@ -1,10 +1,11 @@
 """Measuring: timers, per-kernel tables, memory over time, trace files, and the tuner of kernel sizes."""
 
-from netcl.profiling.kernels import KernelProfiler, KernelStats
+from netcl.profiling.kernels import KernelProfiler
 from netcl.profiling.memory import MemoryTimeline
 from netcl.profiling.peak import Peaks, peaks
 from netcl.profiling.profile import ProfileContext, region
 from netcl.profiling.timer import EventTimer, Timer
+from netcl.profiling.totals import KernelStats
 from netcl.profiling.tune import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner
 
 __all__ = [

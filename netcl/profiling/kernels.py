@@ -9,59 +9,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections import deque
+from typing import Any
 
 from netcl.core import debug
 from netcl.core.backend import cpu, opencl, timed
 from netcl.core.errors import NetclError
-from netcl.profiling.peak import peaks
+from netcl.profiling.totals import KernelStats, Sample, Totals, table
 from netcl.profiling.work import operations
 
 PENDING = 4096  # events kept before the older half is read, so that a long run does not pile them up
-
-
-class Sample(NamedTuple):
-    """One command. Times in seconds of the host's `time.perf_counter`; `sent` is when the host was done with it."""
-
-    name: str
-    kind: str  # "kernel", "copy", "fill", "write", "read" or "numpy"
-    queue: Any
-    sent: float
-    start: float
-    end: float
-    nbytes: int
-    operations: float  # 0 where unknown
-    size: tuple[int, ...]
-    group: tuple[int, ...] | None
-    thread: int
-
-
-class KernelStats(NamedTuple):
-    """What all calls of one kernel took: `share` of the time of all kernels, `of_peak` of what the device can do."""
-
-    name: str
-    calls: int
-    seconds: float
-    nbytes: int
-    operations: float
-    share: float
-    of_peak: float | None
-
-    @property
-    def mean(self) -> float:
-        """Seconds a call."""
-        return self.seconds / self.calls
-
-    @property
-    def gbs(self) -> float:
-        """10^9 bytes a second."""
-        return self.nbytes / self.seconds * 1e-9 if self.seconds else 0.0
-
-    @property
-    def gflops(self) -> float:
-        """10^9 operations a second, 0 where unknown."""
-        return self.operations / self.seconds * 1e-9 if self.seconds else 0.0
+KEEP = 100_000  # commands kept with their times: about 40 MB, and 70 MB of trace file
 
 
 class KernelProfiler:
@@ -71,16 +29,21 @@ class KernelProfiler:
     ...     step(x, y)
     >>> print(prof.table())
 
-    Costs nothing while it is not running. Replays of recordings are seen kernel by kernel.
+    Costs nothing while it is not running. Replays of recordings are seen kernel by kernel. The table and the sums count
+    every command; `samples` holds the newest `keep` of them and `dropped` says how many went, so memory is bounded.
+
+    Args: queue: the queue to watch, every queue when None. keep: commands kept one by one; 0 keeps the sums only.
     """
 
-    def __init__(self, queue: Any = None) -> None:
-        self.queue = queue
+    def __init__(self, queue: Any = None, keep: int = KEEP) -> None:
+        if not isinstance(keep, int) or keep < 0:
+            raise NetclError(f"KernelProfiler: expected keep to be an int of at least 0, got {keep!r}.")
+        self.queue, self.keep = queue, keep
         self.running = False
-        self._samples: list[Sample] = []
-        self._pending: list[
-            tuple[Any, ...]
-        ] = []  # (event, name, kind, queue, sent, nbytes, operations, size, group, thread)
+        self._samples: deque[Sample] = deque(maxlen=keep)
+        self._totals = Totals()
+        # (event or (start, end), name, kind, queue, sent, nbytes, operations, size, group, thread)
+        self._pending: list[tuple[Any, ...]] = []
         self._offsets: dict[int, float] = {}  # host minus device clock, by queue
         self._lock = threading.Lock()
 
@@ -119,7 +82,9 @@ class KernelProfiler:
     def clear(self) -> None:
         """Forget what was collected."""
         self._harvest(len(self._pending))
-        self._samples.clear()
+        with self._lock:
+            self._samples.clear()
+            self._totals = Totals()
 
     def _wants(self, queue: Any) -> bool:
         return self.queue is None or queue is self.queue or queue == self.queue
@@ -140,9 +105,7 @@ class KernelProfiler:
         if self._wants(queue):
             nbytes = sum({id(t.buffer): t.nbytes for t in (*outputs, *inputs)}.values())
             name = getattr(fn, "__name__", type(fn).__name__)
-            self._samples.append(
-                Sample(name, "numpy", queue, end, start, end, nbytes, 0, outputs[0].shape, None, threading.get_ident())
-            )
+            self._add((start, end), name, "numpy", queue, end, nbytes, 0, outputs[0].shape, None)
 
     def _add(self, *entry: Any) -> None:
         with self._lock:
@@ -154,101 +117,62 @@ class KernelProfiler:
         """Read the time stamps of the `count` oldest events and let the events go."""
         with self._lock:
             entries, self._pending = self._pending[:count], self._pending[count:]
-            read = []
-            for event, *facts in entries:
-                event.wait()
-                stamps = event.profile
-                queued, start, end = stamps.queued * 1e-9, stamps.start * 1e-9, stamps.end * 1e-9
-                queue, sent = facts[2], facts[3]
-                # queued on the device's clock comes shortly before sent on the host's: the smallest gap is the offset
-                known = self._offsets.get(id(queue), float("inf"))
-                self._offsets[id(queue)] = min(known, sent - queued)
-                read.append((facts, start, end))
-            for (name, kind, queue, sent, nbytes, operations, size, group, thread), start, end in read:
-                offset = self._offsets[id(queue)]
-                self._samples.append(
-                    Sample(
-                        name, kind, queue, sent, start + offset, end + offset, nbytes, operations, size, group, thread
-                    )
-                )
+            read = [(*self._stamps(*entry[:5]), entry) for entry in entries]
+            found = []
+            for start, end, (_, name, kind, queue, sent, *rest) in read:
+                offset = self._offsets.get(id(queue), 0.0)  # only now: the later events may have lowered it
+                found.append(Sample(name, kind, queue, sent, start + offset, end + offset, *rest))
+            self._totals.add(found, self._offsets)
+            self._samples.extend(found)
+
+    def _stamps(self, event: Any, name: str, kind: str, queue: Any, sent: float) -> tuple[float, float]:
+        """Start and end of one command by the clock of its queue; NumPy's is the host's."""
+        if isinstance(event, tuple):
+            return event
+        event.wait()
+        stamps = event.profile
+        # queued on the device's clock comes shortly before sent on the host's: the smallest gap is the offset
+        known = self._offsets.get(id(queue), float("inf"))
+        self._offsets[id(queue)] = min(known, sent - stamps.queued * 1e-9)
+        return stamps.start * 1e-9, stamps.end * 1e-9
 
     # -- results -----------------------------------------------------------------------------------------------------
 
     @property
-    def samples(self) -> list[Sample]:
-        """Every command so far, in the order sent. Waits for those that are still running."""
+    def totals(self) -> Totals:
+        """Sums over every command so far. Waits for those that are still running."""
         self._harvest(len(self._pending))
-        return self._samples
+        return self._totals
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The newest `keep` commands, in the order sent. Waits for those that are still running."""
+        self._harvest(len(self._pending))
+        with self._lock:
+            return list(self._samples)
+
+    @property
+    def dropped(self) -> int:
+        """How many older commands `samples` no longer holds; the sums count them."""
+        return self.totals.calls - len(self._samples)
 
     @property
     def seconds(self) -> float:
         """Times of all commands added up."""
-        return sum(s.end - s.start for s in self.samples)
+        return self.totals.seconds
 
     @property
     def busy_seconds(self) -> float:
         """Time during which at least one command ran, queue by queue."""
-        return sum(_covered([s for s in self.samples if s.queue is q]) for q in _queues(self.samples))
+        return self.totals.busy_seconds
 
     def stats(self, with_peak: bool = False) -> list[KernelStats]:
         """One row a kernel, the most expensive first. `with_peak` measures the device's peaks once (about a second)."""
-        samples, total = self.samples, self.seconds or 1.0
-        groups: dict[str, list[Sample]] = {}
-        for s in samples:
-            groups.setdefault(s.name, []).append(s)
-        known = {id(q): peaks(q) for q in _queues(samples)} if with_peak else {}
-        rows = []
-        for name, calls in groups.items():
-            took = sum(s.end - s.start for s in calls)
-            nbytes, operations = sum(s.nbytes for s in calls), sum(s.operations for s in calls)
-            best = known.get(id(calls[0].queue))
-            rows.append(
-                KernelStats(name, len(calls), took, nbytes, operations, took / total,
-                            None if best is None or not took else best.share(nbytes / took, operations / took))
-            )  # fmt: skip
-        return sorted(rows, key=lambda r: -r.seconds)
+        return self.totals.stats(with_peak)
 
     def table(self, limit: int = 30, with_peak: bool = False) -> str:
         """The table of `stats` as text; the cheapest kernels beyond `limit` are one line."""
-        from rich.console import Console
-
-        console = Console(width=110, highlight=False)
-        with console.capture() as caught:
-            console.print(_table(self.stats(with_peak), limit))
-        return caught.get()
+        return table(self.stats(with_peak), limit)
 
     def __str__(self) -> str:
         return self.table()
-
-
-def _queues(samples: Iterable[Sample]) -> list[Any]:
-    return list({id(s.queue): s.queue for s in samples}.values())
-
-
-def _covered(samples: list[Sample]) -> float:
-    """Length of the union of the samples' intervals."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted((s.start, s.end) for s in samples):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
-
-
-def _table(rows: list[KernelStats], limit: int) -> Any:
-    from rich.table import Table
-
-    table = Table(title=None)
-    for title, side in (("kernel", "left"), ("calls", "right"), ("total ms", "right"), ("mean us", "right"),
-                        ("time", "right"), ("GB/s", "right"), ("GFLOP/s", "right"), ("of peak", "right")):  # fmt: skip
-        table.add_column(title, justify=side, no_wrap=title != "kernel", overflow="fold")  # type: ignore[arg-type]
-    rest = rows[limit:]
-    if rest:
-        calls, took = sum(r.calls for r in rest), sum(r.seconds for r in rest)
-        rows = [*rows[:limit], KernelStats(f"{len(rest)} more", calls, took, 0, 0, sum(r.share for r in rest), None)]
-    for r in rows:
-        table.add_row(
-            r.name, f"{r.calls:,}", f"{r.seconds * 1e3:.3f}", f"{r.mean * 1e6:.1f}", f"{r.share:.1%}",
-            f"{r.gbs:.1f}" if r.nbytes else "-", f"{r.gflops:.1f}" if r.operations else "-",
-            "-" if r.of_peak is None else f"{r.of_peak:.0%}",
-        )  # fmt: skip
-    return table

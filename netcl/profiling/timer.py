@@ -95,7 +95,7 @@ class EventTimer:
 
     def __init__(self, queue: Any) -> None:
         self.queue = queue
-        self._profiler = KernelProfiler(queue)
+        self._profiler = KernelProfiler(queue, keep=0)
         self.elapsed = self.busy = 0.0
         self.commands = 0
 
@@ -108,9 +108,9 @@ class EventTimer:
         """Wait for the device and return `elapsed`."""
         if not self._profiler.running:
             raise NetclError("EventTimer: expected start() before stop().")
-        samples = self._profiler.stop().samples
-        self.commands, self.busy = len(samples), self._profiler.busy_seconds
-        self.elapsed = max(s.end for s in samples) - min(s.start for s in samples) if samples else 0.0
+        found = self._profiler.stop().totals
+        self.commands, self.busy = found.calls, found.busy_seconds
+        self.elapsed = found.ended - found.began if found.calls else 0.0
         self._profiler.clear()
         return self.elapsed
 

@@ -1,7 +1,8 @@
 """Trace files in the JSON form that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 One process row is the host, with a thread for each Python thread (regions, and when each command was sent); each queue
-is another, with its commands as the device ran them; memory is a counter.
+is another, with its commands as the device ran them; memory is a counter. A long profile keeps the newest commands and
+regions: where the trace's commands begin a mark says how many older ones were dropped, and so does "otherData".
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from netcl.core.profile import profile_of
-from netcl.profiling.kernels import Sample
 from netcl.profiling.memory import Moment
+from netcl.profiling.totals import Sample
 
 HOST, COMMANDS = 1, 1  # the host's process, and the thread of each queue's process
 
@@ -76,11 +77,22 @@ def _span(
             "args": args}  # fmt: skip
 
 
+def _mark(found: Sequence[dict[str, Any]], gone: dict[str, int]) -> dict[str, Any]:
+    """A line through the whole trace where its first command or region begins: what came before is not all here."""
+    name = ", ".join(f"{n:,} older {what.split()[1]} dropped" for what, n in gone.items() if n)
+    start = min((e["ts"] for e in found if e["ph"] == "X"), default=0.0)
+    return {"name": name, "cat": "dropped", "ph": "i", "s": "g", "ts": start, "pid": HOST, "tid": 0, "args": gone}
+
+
 def write(
-    path: str | Path, samples: Sequence[Sample], regions: Iterable[Region] = (), moments: Iterable[Moment] = ()
-) -> Path:
-    """Write a trace file, compressed when its name ends in ".gz"."""
-    path = Path(path)
-    text = json.dumps({"traceEvents": events(samples, regions, moments), "displayTimeUnit": "ms"})
+    path: str | Path, samples: Sequence[Sample], regions: Iterable[Region] = (), moments: Iterable[Moment] = (),
+    dropped: Mapping[str, int] | None = None,
+) -> Path:  # fmt: skip
+    """Write a trace file, compressed when its name ends in ".gz". `dropped`: what is not in it, by what it is."""
+    path, gone = Path(path), {f"dropped {what}": n for what, n in (dropped or {}).items()}
+    found = events(samples, regions, moments)
+    if any(gone.values()):
+        found.append(_mark(found, gone))
+    text = json.dumps({"traceEvents": found, "displayTimeUnit": "ms", "otherData": gone})
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path

@@ -1,0 +1,144 @@
+"""What all commands of a profile add up to, exactly and in little memory, however many there were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from netcl.profiling.peak import peaks
+
+
+class Sample(NamedTuple):
+    """One command. Times in seconds of the host's `time.perf_counter`; `sent` is when the host was done with it."""
+
+    name: str
+    kind: str  # "kernel", "copy", "fill", "write", "read" or "numpy"
+    queue: Any
+    sent: float
+    start: float
+    end: float
+    nbytes: int
+    operations: float  # 0 where unknown
+    size: tuple[int, ...]
+    group: tuple[int, ...] | None
+    thread: int
+
+
+class KernelStats(NamedTuple):
+    """What all calls of one kernel took: `share` of the time of all kernels, `of_peak` of what the device can do."""
+
+    name: str
+    calls: int
+    seconds: float
+    nbytes: int
+    operations: float
+    share: float
+    of_peak: float | None
+
+    @property
+    def mean(self) -> float:
+        """Seconds a call."""
+        return self.seconds / self.calls
+
+    @property
+    def gbs(self) -> float:
+        """10^9 bytes a second."""
+        return self.nbytes / self.seconds * 1e-9 if self.seconds else 0.0
+
+    @property
+    def gflops(self) -> float:
+        """10^9 operations a second, 0 where unknown."""
+        return self.operations / self.seconds * 1e-9 if self.seconds else 0.0
+
+
+class _Kernel(NamedTuple):
+    queue: Any  # that of the first call
+    calls: int
+    seconds: float
+    nbytes: int
+    operations: float
+
+
+class _Busy(NamedTuple):
+    queue: Any
+    seconds: float  # length of the union of its commands' intervals
+    reached: float  # the latest end, on the queue's own clock
+
+
+class Totals:
+    """Sums by kernel and by queue over everything added.
+
+    Batches are sorted by their start. So the busy time is exact for a queue that runs its commands in order; where
+    commands overlap across two batches, the part of the later one that lies before the end of the earlier is left out.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.began, self.ended = float("inf"), float("-inf")  # the first start and the last end
+        self._kernels: dict[str, _Kernel] = {}
+        self._busy: dict[int, _Busy] = {}
+
+    def add(self, samples: Sequence[Sample], offsets: dict[int, float]) -> None:
+        """Count some commands; `offsets`, host minus device clock by queue, may change from batch to batch."""
+        self.calls += len(samples)
+        for s in sorted(samples, key=lambda s: s.start):
+            self.began, self.ended = min(self.began, s.start), max(self.ended, s.end)
+            k = self._kernels.get(s.name) or _Kernel(s.queue, 0, 0.0, 0, 0)
+            took = s.end - s.start
+            self._kernels[s.name] = _Kernel(
+                k.queue, k.calls + 1, k.seconds + took, k.nbytes + s.nbytes, k.operations + s.operations
+            )
+            offset, b = offsets.get(id(s.queue), 0.0), self._busy.get(id(s.queue)) or _Busy(s.queue, 0.0, -float("inf"))
+            start, end = s.start - offset, s.end - offset
+            fresh = max(0.0, end - max(start, b.reached))
+            self._busy[id(s.queue)] = _Busy(s.queue, b.seconds + fresh, max(b.reached, end))
+
+    @property
+    def seconds(self) -> float:
+        """Times of all commands added up."""
+        return sum(k.seconds for k in list(self._kernels.values()))
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time during which at least one command ran, queue by queue."""
+        return sum(b.seconds for b in list(self._busy.values()))
+
+    def stats(self, with_peak: bool = False) -> list[KernelStats]:
+        """One row a kernel, the most expensive first. `with_peak` measures the device's peaks once (about a second)."""
+        kernels, total = dict(self._kernels), self.seconds or 1.0
+        rows = []
+        for name, k in kernels.items():
+            best = peaks(k.queue) if with_peak and k.seconds else None
+            share = None if best is None else best.share(k.nbytes / k.seconds, k.operations / k.seconds)
+            rows.append(KernelStats(name, k.calls, k.seconds, k.nbytes, k.operations, k.seconds / total, share))
+        return sorted(rows, key=lambda r: -r.seconds)
+
+
+def table(rows: list[KernelStats], limit: int) -> str:
+    """Rows as text; those beyond `limit` are one line."""
+    from rich.console import Console
+
+    console = Console(width=110, highlight=False)
+    with console.capture() as caught:
+        console.print(_table(rows, limit))
+    return caught.get()
+
+
+def _table(rows: list[KernelStats], limit: int) -> Any:
+    from rich.table import Table
+
+    table = Table(title=None)
+    for title, side in (("kernel", "left"), ("calls", "right"), ("total ms", "right"), ("mean us", "right"),
+                        ("time", "right"), ("GB/s", "right"), ("GFLOP/s", "right"), ("of peak", "right")):  # fmt: skip
+        table.add_column(title, justify=side, no_wrap=title != "kernel", overflow="fold")  # type: ignore[arg-type]
+    rest = rows[limit:]
+    if rest:
+        calls, took = sum(r.calls for r in rest), sum(r.seconds for r in rest)
+        rows = [*rows[:limit], KernelStats(f"{len(rest)} more", calls, took, 0, 0, sum(r.share for r in rest), None)]
+    for r in rows:
+        table.add_row(
+            r.name, f"{r.calls:,}", f"{r.seconds * 1e3:.3f}", f"{r.mean * 1e6:.1f}", f"{r.share:.1%}",
+            f"{r.gbs:.1f}" if r.nbytes else "-", f"{r.gflops:.1f}" if r.operations else "-",
+            "-" if r.of_peak is None else f"{r.of_peak:.0%}",
+        )  # fmt: skip
+    return table
