@@ -53,10 +53,13 @@ def cpu_queue():
 
 @pytest.fixture(scope="session")
 def c_library(tmp_path_factory):
-    """The optional C functions, built here when there is a compiler."""
+    """The optional C functions: built here where there is a compiler, else those of the installation, else None.
+
+    Tests that take it must hold without them too: launches and replays then go another way, and that is said.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler")
+        return native.extension()
     source = Path(native.__file__).with_name("_send.c")
     path = tmp_path_factory.mktemp("c") / "_send.so"
     subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, source], check=True)
