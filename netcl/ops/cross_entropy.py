@@ -5,7 +5,9 @@ With p = softmax(z), smoothing e over C classes, class weights w (ones by defaul
     loss  = (1 - e) * w_y * (-log p_y) + e / C * sum_c w_c * (-log p_c)
     mean  = sum(loss) / sum(w_y) over the rows that are not ignored
 
-Forward keeps one logsumexp per row; the probabilities are never stored. Source: Szegedy et al. 2016, arXiv:1512.00567.
+Forward keeps one logsumexp per row; the probabilities are never stored. Few labels take one launch, which can leave the
+gradient for the upstream gradient 1 as well, so that backward takes none.
+Source: Szegedy et al. 2016, arXiv:1512.00567.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from netcl.core.backend import cpu
 from netcl.core.backend.opencl import arm_flag, flag_buffer, index_message, launch
 from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import reduction as reduction_ops
@@ -34,10 +37,15 @@ _TYPES = (None, None, None, INT64, INT64, INT64, INT64, INT32)  # of labels, out
 
 
 class Kept(NamedTuple):
-    """What backward needs besides logits and target: logsumexp per row, and 1 / (sum of weights) as one number."""
+    """What backward needs besides logits and target: logsumexp per row, and 1 / (sum of weights) as one number.
+
+    `ready` may hold the gradient for the upstream gradient 1. The first backward takes it, since its receiver may write
+    to it; later ones compute their own.
+    """
 
     lse: Tensor
     scale: Tensor
+    ready: list[Tensor] | None = None
 
 
 @lru_cache(maxsize=64)
@@ -90,19 +98,20 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
+    gradient: bool = False,
 ) -> tuple[Tensor, Kept]:
     """The loss in nats (see the module), and what `cross_entropy_grad` needs.
 
     Shapes: logits (N, C, ...) float; target (N, ...) int32 or int64 in [0, C), or probabilities alike; weight (C,).
     Returns float32 (float64 for float64): shape (1,), or the target's shape for reduction="none".
+    Args: gradient: whether a backward may follow, whose work can be done here where that saves launches.
     Raises: ShapeError, DTypeError; IndexOutOfRange for a label that is neither a class nor `ignore_index` (on a device
     at the next synchronisation; no memory is read at that index).
     """
     z, t, labels = arranged(logits, target, weight, label_smoothing, reduction)
     compute, mean = compute_dtype(z.dtype), reduction == "mean"
     if labels and reduction != "none" and _few(z, weight):
-        total, scale, lse = _at_once(z, t, weight, ignore_index, label_smoothing, mean)
-        return total, Kept(lse, scale)
+        return _at_once(z, t, weight, ignore_index, label_smoothing, mean, gradient)
     tensors = operands(z, t, weight, labels, compute)
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
     chain = _forward(labels, weight is not None, label_smoothing > 0)
@@ -133,15 +142,20 @@ def cross_entropy_grad(
     """d loss / d logits for the upstream gradient `g`, in the logits' dtype and shape."""
     z, t, labels = arranged(logits, target, weight, label_smoothing, reduction)
     compute = compute_dtype(z.dtype)
+    if kept.ready and g is reduction_ops.one(z.queue, compute):
+        return _placed(kept.ready.pop(), logits.shape)
     upstream = g.reshape(-1, 1) if reduction == "none" else g
     tensors = [*operands(z, t, weight, labels, compute), kept.lse.unsqueeze(1), upstream, kept.scale]
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
     chain = _backward(labels, weight is not None, label_smoothing > 0)
-    dz = run_rows(chain, compute, (z.dtype,), tensors, scalars)[0]
-    if logits.ndim == 2:
+    return _placed(run_rows(chain, compute, (z.dtype,), tensors, scalars)[0], logits.shape)
+
+
+def _placed(dz: Tensor, shape: Shape) -> Tensor:
+    """Rows of classes as a tensor of the logits' `shape`: undoes `arranged`."""
+    if len(shape) == 2:
         return dz
-    inner = dz.reshape(logits.shape[0], *logits.shape[2:], logits.shape[1])
-    return inner.permute(0, inner.ndim - 1, *range(1, inner.ndim - 1))
+    return dz.reshape(shape[0], *shape[2:], shape[1]).permute(0, len(shape) - 1, *range(1, len(shape) - 1))
 
 
 def arranged(
@@ -227,20 +241,24 @@ def _few(z: Tensor, weight: Tensor | None) -> bool:
 
 
 def _at_once(
-    z: Tensor, t: Tensor, weight: Tensor | None, ignore: int, smoothing: float, mean: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As the rows' kernel and `finish`, in one launch: (loss, 1 / sum of weights or 1, logsumexp of the rows)."""
+    z: Tensor, t: Tensor, weight: Tensor | None, ignore: int, smoothing: float, mean: bool, gradient: bool
+) -> tuple[Tensor, Kept]:
+    """As the rows' kernel and `finish`, in one launch."""
     queue, compute, t = z.queue, compute_dtype(z.dtype), t.contiguous()
-    flags = {"LOGITS": 1, "CLASS_WEIGHTS": weight is not None, "SMOOTH": smoothing > 0}
+    flags = {
+        "LOGITS": True, "CLASS_WEIGHTS": weight is not None, "SMOOTH": smoothing > 0, "GRADIENT": gradient
+    }  # fmt: skip
     source, group = _program(queue, z.dtype, compute, t.dtype, mean, **{name: 1 for name, on in flags.items() if on})
     out, lse = allocate(queue, (2,), compute), allocate(queue, z.shape[:1], compute)
-    w = z if weight is None else weight
-    kernel = get_kernel(queue, source, "reduce_loss", (*(None,) * 3, *(INT64,) * 4, compute, *_TYPES), ("-w",))
+    dz = allocate(queue, z.shape, z.dtype) if gradient else None
+    w, slope = (z if weight is None else weight), (z if dz is None else dz)
+    kernel = get_kernel(queue, source, "reduce_loss", (*(None,) * 4, *(INT64,) * 4, compute, *_TYPES), ("-w",))
     launch(
-        kernel, queue, (group,), (group,), z.buffer, w.buffer, lse.buffer, z.offset, *z.strides, w.offset, smoothing,
-        t.buffer, out.buffer, flag_buffer(queue), t.offset, *z.shape, ignore, arm_flag(queue, "cross_entropy"),
+        kernel, queue, (group,), (group,), z.buffer, w.buffer, lse.buffer, slope.buffer, z.offset, *z.strides, w.offset,
+        smoothing, t.buffer, out.buffer, flag_buffer(queue), t.offset, *z.shape, ignore,
+        arm_flag(queue, "cross_entropy"),
     )  # fmt: skip
-    return out[:1], out[1:], lse
+    return out[:1], Kept(lse, out[1:], None if dz is None else [dz])
 
 
 def _check_on_host(where: str, labels: Tensor, classes: int, ignore: int) -> None:

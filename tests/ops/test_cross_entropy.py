@@ -10,6 +10,8 @@ from scipy import special
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.ops import cross_entropy as ce
+from netcl.ops import elementwise
+from netcl.ops import reduction as reduction_ops
 
 
 @pytest.fixture(params=FAMILIES)
@@ -77,6 +79,69 @@ def check(queue, labels, weighted, smoothing, reduction, shape):
     v = rng.standard_normal(shape)
     slope = numeric_gradient(z, v, lambda x: (g * reference(x, t, w, e=smoothing, reduction=reduction)).sum())
     assert abs((dz * v).sum() - slope) < 1e-4 * max(1, abs(slope))
+
+
+FEW = list(itertools.product([False, True], [0.0, 0.1], ["mean", "sum"], ["float16", "float32", "float64"]))
+
+
+@pytest.mark.parametrize(("weighted", "smoothing", "reduction", "dtype"), FEW)
+@pytest.mark.parametrize("shape", [(9, 10), (1, 1), (3, 5, 4, 2)])
+def test_gradient_of_few_labels_comes_with_the_loss(queue, weighted, smoothing, reduction, dtype, shape):
+    rng = np.random.default_rng(5)
+    z, w = rng.standard_normal(shape).astype(dtype), rng.uniform(0.2, 2, shape[1]).astype(dtype) if weighted else None
+    t = rng.integers(0, shape[1], shape[:1] + shape[2:])
+    t.flat[1:2] = -100
+    given = np.concatenate([np.full(3, np.nan), z[::-1].ravel()]).astype(dtype)
+    tz = Tensor.from_host(queue, given)[3:].reshape(shape)[::-1]
+    tt, tw = Tensor.from_host(queue, t), None if w is None else Tensor.from_host(queue, w)
+    options = {"label_smoothing": smoothing, "reduction": reduction}
+    loss, kept = ce.cross_entropy(tz, tt, tw, **options, gradient=True)
+    plain = ce.cross_entropy(tz, tt, tw, **options)[0]
+    assert np.array_equal(loss.to_host(), plain.to_host())
+    assert bool(kept.ready) == (tz.backend != "cpu")  # NumPy has no launches to save
+
+    def gradient(g):
+        return ce.cross_entropy_grad(g, tz, tt, kept, tw, **options)
+
+    one = reduction_ops.one(queue, loss.dtype)
+    twice = gradient(elementwise.mul(one, 2.0))  # another upstream gradient leaves it where it is
+    assert bool(kept.ready) == (tz.backend != "cpu")
+    first, again = gradient(one), gradient(one)
+    assert not kept.ready
+    assert first.dtype == dtype
+    assert first.shape == shape
+    tolerance = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-13}[dtype]
+    for y in (first, again):
+        np.testing.assert_allclose(2 * y.to_host(), twice.to_host(), rtol=tolerance, atol=tolerance)
+    v = rng.standard_normal(shape)
+    z, w = z.astype(np.float64), None if w is None else w.astype(np.float64)
+    slope = numeric_gradient(z, v, lambda x: reference(x, t, w, e=smoothing, reduction=reduction).sum())
+    assert abs((first.to_host() * v).sum() - slope) < max(1e-4, 10 * tolerance)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_gradient_of_ignored_labels_is_zero_and_infinite_logits_stay_as_they_are(queue, reduction):
+    z = np.array([[1, 2, 3], [np.nan, 0, 0], [np.inf, 0, 0], [-np.inf, 0, 0], [np.nan, 1, 1]], np.float32)
+    t = np.array([0, -100, 1, 1, 2], np.int32)
+    tz, tt = Tensor.from_host(queue, z), Tensor.from_host(queue, t)
+    one = reduction_ops.one(queue, tz.dtype)
+    made = []
+    for gradient in (False, True):
+        kept = ce.cross_entropy(tz, tt, reduction=reduction, gradient=gradient)[1]
+        made.append(ce.cross_entropy_grad(one, tz, tt, kept, reduction=reduction).to_host())
+    np.testing.assert_allclose(*made, rtol=1e-6)
+    np.testing.assert_array_equal(made[1][1], 0)
+    assert np.isnan(made[1][[2, 4]]).any(1).all()
+    ignored = Tensor.full(queue, (5,), -100, "int32")
+    kept = ce.cross_entropy(tz, ignored, reduction=reduction, gradient=True)[1]
+    np.testing.assert_array_equal(ce.cross_entropy_grad(one, tz, ignored, kept, reduction=reduction).to_host(), 0)
+
+
+def test_no_gradient_comes_with_what_takes_more_than_a_launch(queue):
+    z, t = Tensor.zeros(queue, (4, 3)), Tensor.zeros(queue, (4,), "int32")
+    assert not ce.cross_entropy(z, t)[1].ready
+    assert not ce.cross_entropy(z, t, reduction="none", gradient=True)[1].ready
+    assert not ce.cross_entropy(z, Tensor.full(queue, (4, 3), 1 / 3), gradient=True)[1].ready
 
 
 def test_num_05(queue):

@@ -140,19 +140,19 @@ def mlp_step(queue, batch):
     return step
 
 
-def test_a_recorded_mlp_step_takes_eleven_launches(cl_queue):
-    """Three products forward, the loss, its gradient, five products backward, one update."""
+def test_a_recorded_mlp_step_takes_ten_launches(cl_queue):
+    """Three products forward, the loss with its gradient, five products backward, one update."""
     step = ag.CompiledStep(mlp_step(cl_queue, 32))
     step()
     step()
-    assert step.num_launches == 11, [launch.name for launch in step.captures[0].launches]
+    assert step.num_launches == 10, [launch.name for launch in step.captures[0].launches]
 
 
 @pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")
 @pytest.mark.parametrize(("units", "batch"), [(2, 32), (132, 32), (132, 512)])
-def test_a_recorded_mlp_step_takes_at_most_twelve_launches_on_gpus(units, batch):
+def test_a_recorded_mlp_step_takes_at_most_eleven_launches_on_gpus(units, batch):
     gpu = queue_of(POSED[0])
     with override_profile(gpu, dataclasses.replace(profile_of(gpu), compute_units=units)):
         step = ag.CompiledStep(mlp_step(gpu, batch), warmup=0)
         step()
-    assert step.num_launches <= 12, [launch.name for launch in step.captures[0].launches]
+    assert step.num_launches <= 11, [launch.name for launch in step.captures[0].launches]

@@ -15,6 +15,10 @@ from netcl.core.tensor import Tensor
 from netcl.ops import cross_entropy, elementwise, loss, softmax
 
 
+def _cross_entropy(logits: Tensor, target: Tensor, *, recorded: bool, **settings: Any) -> tuple[Tensor, Any]:
+    return cross_entropy.cross_entropy(logits, target, gradient=recorded, **settings)
+
+
 def _cross_entropy_grad(
     g: Tensor, y: Any, logits: Tensor, target: Tensor, *, needs: Sequence[bool], aux: Any, **settings: Any
 ) -> list[Tensor | None]:
@@ -39,7 +43,7 @@ register_op("softmax", softmax.softmax, lambda g, y, x, axis=-1: softmax.softmax
 register_op(
     "log_softmax", softmax.log_softmax, lambda g, y, x, axis=-1: softmax.log_softmax_grad(g, y, axis), saves=("y",)
 )
-register_op("cross_entropy", cross_entropy.cross_entropy, _cross_entropy_grad, saves=(0, 1), aux=True)
+register_op("cross_entropy", _cross_entropy, _cross_entropy_grad, saves=(0, 1), aux=True)
 
 
 def _nll_grad(g: Tensor, y: Any, x: Any, target: Tensor, *, aux: Any, **settings: Any) -> list[Tensor | None]:

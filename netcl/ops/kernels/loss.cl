@@ -4,6 +4,7 @@
 // by it. Launch: one group of WG items (1 on CPU devices). Sums in ACC, strided over items, then a tree. E is the compute
 // type. With LOGITS the rows' losses come from logits (n, classes) of type S, a row per item, so that few rows take one
 // launch; their logsumexp goes to `lse`. CLASS_WEIGHTS: `w` holds a weight for each class. SMOOTH: labels are smoothed.
+// GRADIENT: the gradient of out[0] goes to `dz`, row-major.
 #ifndef WG
 #define WG 1
 #endif
@@ -32,11 +33,22 @@ static inline E row_loss(__global const S* z, __global const S* w, long step, in
     return loss;
 #endif
 }
+
+// d loss / d z of a row at class c, whose softmax is p; `all` is the sum of the class weights.
+static inline E row_slope(E p, __global const S* w, long classes, long c, long label, E all, E smooth) {
+    const E slope = WEIGHT(label) * (p - (c == label));
+#ifdef SMOOTH
+    return (1 - smooth) * slope + smooth / classes * (p * all - WEIGHT(c));
+#else
+    return slope;
+#endif
+}
 #endif
 
 __kernel void reduce_loss(
 #ifdef LOGITS
-    __global const S* z, __global const S* w, __global E* lse, long oz, long row, long step, long ow, E smooth,
+    __global const S* z, __global const S* w, __global E* lse, __global S* dz, long oz, long row, long step, long ow,
+    E smooth,
 #else
     __global const E* loss, __global const E* weight,
 #endif
@@ -68,15 +80,24 @@ __kernel void reduce_loss(
         barrier(CLK_LOCAL_MEM_FENCE);
         if (lid < width) { a[lid] += a[lid + width]; b[lid] += b[lid + width]; }
     }
-    if (lid > 0) return;
     total = a[0];
     weights = b[0];
 #endif
-#if MEAN
-    out[0] = (E)(total / weights);
-    out[1] = (E)(1 / weights);
-#else
-    out[0] = (E)total;
-    out[1] = 1;
+    const E scale = MEAN ? (E)(1 / weights) : 1;
+    if (lid == 0) {
+        out[0] = (E)(MEAN ? total / weights : total);
+        out[1] = scale;
+    }
+#ifdef GRADIENT
+    E all = 0;
+    for (int c = 0; c < classes; c++) all += WEIGHT(ow + c);
+    barrier(CLK_GLOBAL_MEM_FENCE);    // lse of other items' rows
+    for (int i = lid, count = n * classes; i < count; i += WG) {
+        const int r = i / (int)classes, c = i % (int)classes;
+        const long label = (long)labels[label_offset + r];
+        const E p = exp(LOAD(z, oz + r * row + c * step) - lse[r]);
+        const bool counts = label != ignore && label >= 0 && label < classes;
+        STORE(dz, i, counts ? scale * row_slope(p, w + ow, classes, c, label, all, smooth) : 0);
+    }
 #endif
 }
