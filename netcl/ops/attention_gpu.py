@@ -1,4 +1,7 @@
-"""Launches of attention_gpu.cl: a work-group per block of queries, and for gradients of k and v per block of keys."""
+"""Attention on GPUs: matrix units where they serve (attention_mma.py), else attention_gpu.cl.
+
+A work-group computes a block of queries, and for the gradients of k and v a block of keys.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from netcl.core.backend.opencl import launch
 from netcl.core.dtypes import C_NAME, FLOAT32, INT64, compute_dtype
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import sources
+from netcl.ops import attention_mma, sources
 from netcl.ops.attention import OPTIONS, RECORD, Geometry, dims_of, number
 from netcl.runtime.cache import get_kernel
 
@@ -53,6 +56,8 @@ def forward(
     queue: Any, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, x: Geometry
 ) -> None:
     """Launch `attend`."""
+    if attention_mma.serves(queue, x, q, k, v) and attention_mma.forward(queue, o, lse, q, k, v, mask, x):
+        return
     compute = lse.dtype
     sizes = geometry(x.queries, x.size, compute.itemsize, profile_of(queue))
     text = _text("ATTEND", q, mask, sizes, k, v)
@@ -77,6 +82,11 @@ def backward(
     kernel = get_kernel(queue, text, "dots", [None] * 3 + [INT64] * 2 + [RECORD], OPTIONS)
     grid = (local[0], -(-x.heads * x.queries // local[1]) * local[1], x.batch)
     launch(kernel, queue, grid, local, delta.buffer, g.buffer, o.buffer, g.offset, o.offset, dims)
+    outs = (dq, dk, dv)
+    if attention_mma.serves(queue, x, q, k, v, g) and attention_mma.backward(
+        queue, outs, g, q, k, v, lse, delta, mask, x
+    ):
+        return outs
     inputs = [t.buffer for t in (q, k, v, g, lse, delta, lse if mask is None else mask)]
     offsets = (q.offset, k.offset, v.offset, g.offset, lse.offset, 0 if mask is None else mask.offset)
     tail = [INT64] * 6 + [number(compute), RECORD]
@@ -86,4 +96,4 @@ def backward(
     kernel = get_kernel(queue, _text("KEY_GRAD", q, mask, sizes, k, v, g), "key_grad", [None] * 9 + tail, OPTIONS)
     grids = _grid(sizes, x.keys, x.heads // x.group, x.batch)
     launch(kernel, queue, *grids, dk.buffer, dv.buffer, *inputs, *offsets, x.scale, dims)
-    return dq, dk, dv
+    return outs

@@ -73,6 +73,14 @@ def test_marked_instructions_become_active():
     assert text.count("\n") == PTX.count("\n") + 1
 
 
+def test_a_kernel_promises_how_many_groups_a_multiprocessor_holds():
+    text = edit.activate(PTX.replace("\tret;", "\t// @@groups 3\n\tret;").encode()).decode()
+    assert "\n.minnctapersm 3\n.reqntid 384, 1, 1\n" in text and "groups" not in text and "@@" not in text
+    for wrong in ("// @@groups 0", "// @@groups 3; trap", "// @@groups 3\n\t// @@groups 2"):
+        with pytest.raises(edit.UnknownProgram):
+            edit.activate(PTX.replace("\tret;", f"\t{wrong}\n\tret;").encode())
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -22,6 +22,7 @@
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" \
                  : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3]) : "r"(at) : "memory")
 #define LOAD_WORD(r, at) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(at) : "memory")
+#define LOAD_PAIR(x, y, at) asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory")
 #define LOAD_FOUR(r, at) \
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" \
                  : "=r"((r).x), "=r"((r).y), "=r"((r).z), "=r"((r).w) : "r"(at) : "memory")
@@ -36,6 +37,10 @@
     asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
                  : "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3]) \
                  : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"((b)[0]), "r"((b)[1]))
+static inline float EXP2(float x) {   // 2^x; what is below 2^-126 becomes zero
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
 // barriers in shared memory: `n` arrivals and the announced bytes complete a phase
 #define BAR_INIT(at, n) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(n) : "memory")
 #define BAR_EXPECT(at, bytes) \
@@ -59,8 +64,11 @@
 #define WG_FENCE() asm volatile("// @@wgmma.fence.sync.aligned;" ::: "memory")
 #define WG_COMMIT() asm volatile("// @@wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WG_WAIT(n) asm volatile("// @@wgmma.wait_group.sync.aligned " #n ";" ::: "memory")
+#define GROUPS_(n) asm volatile("// @@groups " #n)
+#define GROUPS(n) GROUPS_(n)    // per multiprocessor, for which registers have to suffice
 #define REGISTERS_DOWN(n) asm volatile("// @@setmaxnreg.dec.sync.aligned.u32 " #n ";")
 #define REGISTERS_UP(n) asm volatile("// @@setmaxnreg.inc.sync.aligned.u32 " #n ";")
 // keeps the compiler from moving the use of a register across the waits above
 #define PIN(r) asm volatile("" : "+f"(r)::"memory")
+#define PIN_WORD(r) asm volatile("" : "+r"(r)::"memory")
 #endif

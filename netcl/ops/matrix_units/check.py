@@ -1,4 +1,4 @@
-"""The child process of probe.py: small products on one family of matrix-unit kernels, compared with NumPy.
+"""The child process of probe.py: small problems on one family of matrix-unit kernels, compared with NumPy.
 
 `python -m netcl.ops.matrix_units.check FAMILY DEVICE` exits with 0 when all of them are right.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,9 @@ def main(family: str, device: str) -> None:
     if not found:
         raise SystemExit(f"no device is called {device!r}")
     queue = manager.default(found[0]).queue
+    if family.startswith("attention "):
+        check_attention(queue, family.split()[-1])
+        return
     rng = np.random.default_rng(1)
     for dtype, tolerance, precision in CASES:
         set_matmul_precision(precision)
@@ -38,6 +42,29 @@ def main(family: str, device: str) -> None:
             error = float(np.linalg.norm(y - expected) / np.linalg.norm(expected))
             if not error < tolerance:
                 raise SystemExit(f"{dtype} {precision}: relative error {error:.1e}")
+
+
+def check_attention(queue: Any, family: str) -> None:
+    """Causal attention and its gradients in the dtypes of the family, compared with the NumPy backend."""
+    from netcl.core.queue import CPUQueue
+    from netcl.core.tensor import Tensor
+    from netcl.ops.attention import attention, attention_grad
+    from netcl.ops.matrix_units import probe
+
+    rng = np.random.default_rng(2)
+    for dtype, tolerance in (("float16", 2e-3), ("float32", 2e-6))[: 1 if family == "wgmma" else 2]:
+        arrays = [rng.standard_normal((1, 2, t, 64)).astype(dtype) for t in (150, 190, 190, 150)]
+        results = []
+        for side in (queue, CPUQueue()):
+            q, k, v, g = (Tensor.from_host(side, a if side is queue else a.astype("f8")) for a in arrays)
+            with probe.only(family):
+                o, lse = attention(q, k, v, causal=True)
+                found = (o, lse, *attention_grad(g, q, k, v, o, lse, causal=True))
+                results.append([t.to_host() for t in found if t is not None])
+        for name, y, expected in zip(("o", "lse", "dq", "dk", "dv"), *results):
+            error = float(np.linalg.norm(y - expected) / np.linalg.norm(expected))
+            if not error < tolerance:
+                raise SystemExit(f"attention {dtype} {name}: relative error {error:.1e}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 Why: the warpgroup instructions of compute capability 9.0 (`wgmma`, `setmaxnreg`) exist only for the target `sm_90a`,
 and NVIDIA's OpenCL compiler assembles for `sm_90`. Its program binary, however, is PTX text, which the driver assembles
 again when it is loaded. So a kernel writes those instructions as comments ("// @@wgmma..."), is built normally, and the
-text is then changed in three ways: the comment marks go, the target becomes `sm_90a`, and the kernel promises to run
-one group per multiprocessor, without which the assembler ignores `setmaxnreg`.
+text is then changed in three ways: the comment marks go, the target becomes `sm_90a`, and the kernel promises how many
+groups a multiprocessor holds ("// @@groups 2", else one): the assembler then cuts registers to fit, and without the
+promise it ignores `setmaxnreg`.
 
 Everything is refused that is not exactly such a text (`UnknownProgram`); the caller then uses another kernel. What the
 driver does with the result is tried in a child process first (probe.py).
@@ -17,6 +18,7 @@ import re
 from netcl.core.errors import DeviceError
 
 MARK = "// @@"
+GROUPS = "groups "
 VERSIONS = ((8, 0), (9, 9))  # of PTX: the first with these instructions, the last minor release of what was tried
 TARGET = "sm_90"
 INSTRUCTIONS = (
@@ -40,16 +42,20 @@ def activate(binary: bytes) -> bytes:
     marked = [line[line.index(MARK) + len(MARK) :] for line in text.splitlines() if MARK in line]
     if not marked:
         raise _refusal("at least one instruction marked '// @@'", "none")
-    for instruction in marked:
+    promised = {int(line.removeprefix(GROUPS)) for line in marked if re.fullmatch(GROUPS + r"[1-8]", line)}
+    if len(promised) > 1:
+        raise _refusal("one promised number of groups", repr(promised))
+    for instruction in (line for line in marked if not re.fullmatch(GROUPS + r"[1-8]", line)):
         if not instruction.startswith(INSTRUCTIONS):
             raise _refusal("marked wgmma or setmaxnreg instructions", repr(instruction[:60]))
     if text.count(".entry") != text.count(".reqntid"):
         raise _refusal("kernels with a required work-group size", "one without")
     if ".minnctapersm" in text or ".maxntid" in text:
         raise _refusal("kernels without launch bounds", "one with")
-    text = text.replace(MARK, "")
+    text = re.sub(f"{MARK}{GROUPS}.*", "", text).replace(MARK, "")
     text = re.sub(rf"^(\.target\s+){TARGET}\b", rf"\g<1>{TARGET}a", text, count=1, flags=re.M)
-    return text.replace(".reqntid", ".minnctapersm 1\n.reqntid").encode("ascii")
+    groups = max(promised, default=1)
+    return text.replace(".reqntid", f".minnctapersm {groups}\n.reqntid").encode("ascii")
 
 
 def _text(binary: bytes) -> str:

@@ -43,6 +43,11 @@ def serves(family: str, dtype: str, profile: DeviceProfile) -> bool:
     return family == "wgmma" or dtype == "half" or profile.architecture in ("sm_80", "sm_90", "sm_100")
 
 
+def attention(profile: DeviceProfile) -> tuple[str, ...]:
+    """The families for which attention_mma.cl works on the device, the best last: products do, and so did its check."""
+    return tuple(f for f in available(profile) if f"attention {f}" not in _broken and _attention_probed(profile, f))
+
+
 def give_up(family: str, reason: Exception) -> None:
     """Use `family` no more in this process, and say so once."""
     if family not in _broken:
@@ -94,8 +99,21 @@ def _probed(profile: DeviceProfile) -> tuple[str, ...]:
     return tuple(f for f in possible if not known.get(f, "not tried"))
 
 
+@cache
+def _attention_probed(profile: DeviceProfile, family: str) -> bool:
+    if os.environ.get("NETCL_MATRIX_UNITS") is not None:
+        return True
+    name, known = f"attention {family}", _recall(profile) or {}
+    if name not in known:
+        known[name] = _try(name, profile)
+        _remember(profile, known)
+    if known[name]:
+        give_up(name, RuntimeError(known[name]))
+    return not known[name]
+
+
 def _key(profile: DeviceProfile) -> str:
-    text = "".join(sources.text(f) for f in ("ptx.cl", "mma.cl", "wgmma.cl", "pack.cl"))
+    text = "".join(sources.text(f) for f in ("ptx.cl", "mma.cl", "attention_mma.cl", "wgmma.cl", "pack.cl"))
     facts = (profile.name, profile.driver, profile.platform_version, text)
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:32]
 
@@ -121,7 +139,8 @@ def _remember(profile: DeviceProfile, known: dict[str, str]) -> None:
 def _try(family: str, profile: DeviceProfile) -> str:
     """Run the check of `family` in a child process: "" when it passed, else the reason."""
     command = [sys.executable, "-m", "netcl.ops.matrix_units.check", family, profile.name]
-    environment = {**os.environ, "NETCL_MATRIX_UNITS": family, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    limit = family.split()[-1]
+    environment = {**os.environ, "NETCL_MATRIX_UNITS": limit, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
         child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except (OSError, subprocess.SubprocessError) as error:

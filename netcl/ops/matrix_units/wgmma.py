@@ -242,26 +242,32 @@ def _steps(operand: Operand) -> Sequence[int]:
 
 
 @cache
-def product_macro(columns: int, kind: str, along_m: bool = False, along_n: bool = False) -> str:
-    """`#define WG_PRODUCT(c, a, b, keep)`: c (64 x columns) = a b, plus c where `keep`.
+def product_macro(
+    columns: int, kind: str, along_m: bool = False, along_n: bool = False, held: bool = False, name: str = "WG_PRODUCT",
+    rows_of_four: bool = False,
+) -> str:  # fmt: skip
+    """`#define NAME(c, a, b, keep)`: c (64 x columns) = a b, plus c where `keep`.
 
-    OpenCL C cannot spell the accumulators in a loop. kind "tf32": a is four registers (16 rows by 8 of k per warp), b a
-    descriptor of rows along k. "f16" and "bf16": both are descriptors; `along_m` and `along_n` say which operand lies
-    along its other axis in memory.
+    OpenCL C cannot spell the accumulators in a loop: c is an array, or with `rows_of_four` one of arrays of four. kind
+    "tf32": a is four registers (16 rows by 8 of k per warp), b a descriptor of rows along k. "f16" and "bf16": both are
+    descriptors, or with `held` a is four registers (16 rows by 16 of k per warp); `along_m` and `along_n` say which
+    operand lies along its other axis in memory.
     """
-    sums = columns // 2
-    outputs = ",".join(f'"+f"((c)[{i}])' for i in range(sums))
-    registers = ",".join(f"%{i}" for i in range(sums))
-    if kind == "tf32":
-        shape, a, inputs = f"m64n{columns}k8", "{" + ",".join(f"%{sums + i}" for i in range(4)) + "}", 4
-        given, tail = ", ".join(f'"r"((a)[{i}])' for i in range(4)), ""
+    sums, held = columns // 2, held or kind == "tf32"
+    places = [f"(c)[{i // 4}][{i % 4}]" if rows_of_four else f"(c)[{i}]" for i in range(sums)]
+    outputs, registers = ",".join(f'"+f"({place})' for place in places), ",".join(f"%{i}" for i in range(sums))
+    if held:
+        a, inputs = "{" + ",".join(f"%{sums + i}" for i in range(4)) + "}", 4
+        given = ", ".join(f'"r"((a)[{i}])' for i in range(4))
     else:
-        shape, a, inputs = f"m64n{columns}k16", f"%{sums}", 1
-        given, tail = '"l"(a)', f", {int(along_m)}, {int(along_n)}"
+        a, inputs, given = f"%{sums}", 1, '"l"(a)'
+    flags = [] if kind == "tf32" else [along_n] if held else [along_m, along_n]
+    tail = "".join(f", {int(flag)}" for flag in flags)
+    shape = f"m64n{columns}k{8 if kind == 'tf32' else 16}"
     b, keep = sums + inputs, sums + inputs + 1
     text = (
         f"// @@{{ .reg .pred p; setp.ne.b32 p, %{keep}, 0; wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} "
         f"{{{registers}}}, {a}, %{b}, p, 1, 1{tail}; }}"
     )
     operands = f'{outputs} : {given}, "l"(b), "r"((int)(keep))'
-    return f'#define WG_PRODUCT(c, a, b, keep) asm volatile("{text}" : {operands} : "memory")\n'
+    return f'#define {name}(c, a, b, keep) asm volatile("{text}" : {operands} : "memory")\n'
