@@ -25,6 +25,7 @@ class Pair(NamedTuple):
     errors: Callable[[], tuple[float, float]]  # of (ours, theirs)
     flops: float = 0.0
     bytes: float = 0.0
+    seconds: Callable[[int], float] | None = None  # of so many calls of ours, where they run in another process
 
 
 @dataclass

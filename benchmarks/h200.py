@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from benchmarks.gpu_cases import Call, Env, GpuCase
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "h200-gpu.jsonl"
-TABLES = ("gpu_cases",)  # modules of benchmarks with a tuple CASES
+TABLES = ("gpu_cases", "gpu_norm_attention", "gpu_steps")  # modules of benchmarks with a tuple CASES
 TESTS = ("tests/ops", "tests/core", "tests/runtime")
 
 
@@ -34,27 +35,30 @@ def cases(pattern: str = "") -> list[GpuCase]:
 
 
 def sample(call: Call, finish: Call, calls: int) -> float:
-    """Seconds a call, over `calls` calls and the wait for their end."""
+    """Seconds of `calls` calls and the wait for their end."""
     start = time.perf_counter()
     for _ in range(calls):
         call()
     finish()
-    return (time.perf_counter() - start) / calls
+    return time.perf_counter() - start
 
 
 def measure(env: Env, case: GpuCase, rounds: int, seconds: float) -> dict[str, Any]:
     """The record of one case: median times in microseconds, their ratio, errors and rates."""
     pair = case.make(env)
     ours_error, their_error = pair.errors()
-    sides = [(pair.ours, env.queue.finish), (pair.theirs, env.torch.cuda.synchronize)]
+    sides = [
+        pair.seconds or partial(sample, pair.ours, env.queue.finish),
+        partial(sample, pair.theirs, env.torch.cuda.synchronize),
+    ]
     calls = []
-    for call, finish in sides:
-        sample(call, finish, 3)
-        calls.append(max(3, min(400, int(seconds / max(sample(call, finish, 3), 1e-6)))))
+    for side in sides:
+        side(3)
+        calls.append(max(3, min(400, int(seconds / max(side(3) / 3, 1e-6)))))
     times: list[list[float]] = [[], []]
     for _ in range(rounds):
-        for side, (call, finish) in enumerate(sides):
-            times[side].append(sample(call, finish, calls[side]))
+        for i, side in enumerate(sides):
+            times[i].append(side(calls[i]) / calls[i])
             time.sleep(seconds / 2)
     ours, theirs = (statistics.median(t) for t in times)
     return {
