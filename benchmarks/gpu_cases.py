@@ -179,5 +179,10 @@ CASES = (
     *_convs("3x3/2 32x64x56 128 fp32", (None, None, None), 32, 64, 56, 128, 3, stride=2),
     *_convs("1x1 32x256x28 512 fp32", (None, None, None), 32, 256, 28, 512, 1),
     *_convs("3x3 128x512x4 512 fp16", (None, None, None), 128, 512, 4, 512, 3, dtype="float16"),
-    *_convs("7x7/2 32x3x224 64 fp32", (None, None, None), 32, 3, 224, 64, 7, stride=2),
+    *_convs("7x7/2 32x3x224 64 fp32", (1.0, 1.0, 1.0), 32, 3, 224, 64, 7, stride=2),
+    *_convs("7x7/2 32x3x224 64 fp16", (1.0, 1.0, 1.0), 32, 3, 224, 64, 7, stride=2, dtype="float16"),
+    *_convs("3x3 128x3x32 64 fp32", (None, None, None), 128, 3, 32, 64, 3),
+    *_convs("4x4/4 64x3x224 96 fp32", (None, None, None), 64, 3, 224, 96, 4, stride=4),
+    *_convs("16x16/16 64x3x224 768 fp32", (None, None, None), 64, 3, 224, 768, 16, stride=16),
+    *_convs("16x16/16 64x3x224 768 fp16", (None, None, None), 64, 3, 224, 768, 16, stride=16, dtype="float16"),
 )  # fmt: skip

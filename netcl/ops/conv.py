@@ -37,7 +37,8 @@ def conv2d(
     Shapes: x (N, C, H, W), w (O, C / groups, KH, KW), b (O,) -> (N, O, Ho, Wo) with
     Ho = floor((H + 2 p - d (KH - 1) - 1) / s) + 1. Stride, padding and dilation are an int or a (height, width) pair.
     `activation` is None, "relu", "gelu" (exact) or "silu".
-    Memory: nothing but y and a copy of one block of pixels per work-item; there is no im2col array.
+    Memory: nothing but y and a copy of one block of pixels per work-item, except that GPUs copy the input pixels of
+    each output pixel where groups have up to seven channels (at most 128 MiB at a time, an entry of the tuning table).
     On CPU devices 3x3 filters of stride 1 between 16 or more channels go by Winograd's F(2x2, 3x3): about twice the
     rounding, and an infinity makes the 2x2 outputs of its patch infinite or NaN.
     Raises: ShapeError for shapes that do not fit, DTypeError for integers.

@@ -1,7 +1,8 @@
 """Convolutions on GPUs: which kernels compute one, and the portable ones (conv_gpu.cl).
 
-Where the device has them, warpgroup matrix units take what suits them (matrix_units/conv.py). Of the portable kernels,
-tiles serve groups of many channels, and direct sums groups of few, depthwise convolutions among them.
+Where the device has them, warpgroup matrix units take what suits them (matrix_units/conv.py). Few input channels and
+much to do go by products over columns (conv_columns.py). Of the portable kernels, tiles serve groups of many channels,
+and direct sums groups of few, depthwise convolutions among them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_residue, sources
+from netcl.ops import conv_columns, conv_parts, conv_residue, sources
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.matmul_parts import epilogue
 from netcl.ops.matrix_units import conv as units
+from netcl.ops.matrix_units import probe
+from netcl.ops.plans import remember
 from netcl.ops.tiling import cut
 from netcl.runtime.cache import get_kernel
 
@@ -29,14 +32,12 @@ DIMS = struct.Struct("22q")  # Dims of conv_gpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
 FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
 WEIGHTS = (*(None,) * 4, INT64, INT64, INT32, RECORD)
-SUM = (None, None, *(INT64,) * 3)
 ROWS = ("conv_gpu", "conv_gpu_large")  # of the tuning table
 FLAT = (*ROWS, "conv_gpu_flat")  # for few output channels
 GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
 LEAST_DEPTH = 256  # pixels of a split
 FEW_CHANNELS = 4  # channels of a group below which sums are direct
 DIRECT, FEW = 128, 9  # as in conv_gpu.cl
-GROUP = 64
 
 
 class Plan(NamedTuple):
@@ -54,7 +55,25 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
     """y = activation(conv(x, w) + bias); y and w are contiguous."""
     if units.usable(g, x.dtype, x.queue) and units.attempt(lambda: units.forward(y, x, w, bias, g, activation)):
         return
-    _forward(y, y.strides, 0, x, w, bias, g, activation)
+    if _by_columns(g, x):
+        conv_columns.forward(y, x, w, bias, g, activation)
+    else:
+        _forward(y, y.strides, 0, x, w, bias, g, activation)
+
+
+def _by_columns(g: Geometry, x: Tensor) -> bool:
+    """Whether columns are the cheaper way forward: they are written and read, but products are ordinary ones."""
+    queue, (m, q, k) = x.queue, _sizes(g)
+
+    def decide() -> bool:
+        implicit = cut(FLAT, profile_of(queue), m, q, k, g.groups, most=1)[0].cost
+        return _columns(g, x) and conv_columns.cost(g, x.dtype, queue) < implicit
+
+    return remember(queue, ("conv_gpu by columns", g, x.dtype, probe.mode()), decide)
+
+
+def _columns(g: Geometry, x: Tensor) -> bool:
+    return not _direct(g) and conv_columns.suits(g, x.dtype, x.queue)
 
 
 def _forward(
@@ -92,28 +111,30 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
     """dx of a convolution; w is contiguous."""
     if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.input_grad(dx, g, w, form)):
         return
-    conv_residue.input_grad(_forward, dx, g, w, form)
+    if _columns(form, g):
+        conv_columns.input_grad(dx, g, w, form)
+    else:
+        conv_residue.input_grad(_forward, dx, g, w, form)
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw of a convolution; dw is contiguous."""
     if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.weight_grad(dw, g, x, form)):
         return
+    if _columns(form, g):
+        conv_columns.weight_grad(dw, g, x, form)
+        return
     queue = g.queue
     plans, key = queue.netcl_state.plans, ("conv_gpu weights", form, x.strides, g.strides, x.dtype)
     plan = plans.get(key)
     if plan is None:
         plan = plans[key] = _weight_plan(form, x, g)
-    element, group = compute_dtype(g.dtype), min(GROUP, profile_of(queue).max_work_group)
-    part = allocate(queue, (plan.splits, dw.size), element)
+    part = allocate(queue, (plan.splits, dw.size), compute_dtype(g.dtype))
     launch(
         plan.kernel, queue, plan.grid, plan.group, part.buffer, g.buffer, x.buffer, plan.taps, g.offset, x.offset,
         form.groups, plan.dims,
     )  # fmt: skip
-    add = _kernel(queue, "conv_weights_sum", form, x, g.strides, {}, SUM, "", {})
-    launch(
-        add, queue, (-(-dw.size // group) * group,), (group,), dw.buffer, part.buffer, dw.offset, dw.size, plan.splits
-    )
+    conv_parts.add(dw, part, plan.splits)
 
 
 def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor) -> Plan:

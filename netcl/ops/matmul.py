@@ -48,6 +48,7 @@ class Product:
     starts: tuple[int, int, int] = (8, 8, 8)  # the first elements of A, B and C lie at multiples of these (8 at most)
     mask: bool = False  # A counts only where a tensor laid out like it is positive
     sums: bool = False  # the sums of A's rows come out as well
+    wide: bool = False  # C is of the compute type: float where A and B are half (on GPUs, without a bias)
     keep: bool = False  # what goes into the activation comes out as well, laid out like C (on CPU devices)
 
     @property
@@ -128,12 +129,13 @@ def gemm(
     """out = activation(alpha a b + bias), or out += alpha a b with `accumulate`; one launch.
 
     Shapes: a (.., M, K), b (.., K, N), leading axes broadcast; bias (N,); out (.., M, N), any strides.
-    All operands have one dtype; an epilogue needs a floating one and excludes `accumulate`.
+    All operands have one dtype; an epilogue needs a floating one and excludes `accumulate`. Where a and b are half, out
+    may be float: sums that are not rounded, without an epilogue.
     """
     key = (
         "gemm", a.shape, a.strides, a.offset & 7, a.dtype.num, b.shape, b.strides, b.offset & 7, b.dtype.num,
-        None if out is None else (out.shape, out.strides, out.offset & 7), None if bias is None else bias.strides,
-        activation, accumulate, probe.mode(),
+        None if out is None else (out.shape, out.strides, out.offset & 7, out.dtype.num),
+        None if bias is None else bias.strides, activation, accumulate, probe.mode(),
     )  # fmt: skip
     found = a.queue.netcl_state.plans.get(key)
     if found is None:
@@ -187,6 +189,8 @@ def _first(
         raise ShapeError(f"gemm: expected an activation of {', '.join(ACTIVATIONS)} or None, got {activation!r}.")
     if (bias is not None or activation is not None) and (accumulate or not is_float(a.dtype)):
         raise DTypeError(f"gemm: expected floating operands and no accumulation with an epilogue, got {a.dtype}.")
+    if out is not None and out.dtype != a.dtype:
+        _check_wide(a, out, accumulate or bias is not None or activation is not None)
     lead = layout.broadcast("gemm", a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
     shape = (*lead, a.shape[-2], b.shape[-1])
     if a.backend == "cpu":
@@ -199,11 +203,18 @@ def _first(
         return gemm(a, b, out, contiguous(bias), activation, alpha, accumulate)
     if layout.size_of(shape) == 0:
         return allocate(a.queue, shape, a.dtype) if out is None else out
+    if out is not None and out.dtype != a.dtype and profile_of(a.queue).kind == "cpu":
+        return gemm(cast(a, out.dtype), cast(b, out.dtype), out, alpha=alpha)
     target = allocate(a.queue, shape, a.dtype) if out is None else out
     products = describe(a, b, target, activation, bias is not None, accumulate)
     plan = [(offsets, plan_of(a.queue, product)) for offsets, product in products]
     a.queue.netcl_state.plans[key] = shape, plan
     return gemm(a, b, target if out is not None else None, bias, activation, alpha, accumulate)
+
+
+def _check_wide(a: Tensor, out: Tensor, epilogue: bool) -> None:
+    if out.dtype != compute_dtype(a.dtype) or epilogue:
+        raise DTypeError(f"gemm: expected out of {a.dtype}, or of {compute_dtype(a.dtype)} alone, got {out.dtype}.")
 
 
 def plan_of(queue: Any, p: Product) -> Any:
@@ -225,7 +236,7 @@ def describe(
     )
     base = Product(
         c.shape[-2], c.shape[-1], a.shape[-1], (sam, sak), (sbk, sbn), c.strides[-2], tuple(inner), a.dtype, activation,
-        bias, accumulate, (start_a, start_b, start_c),
+        bias, accumulate, (start_a, start_b, start_c), wide=c.dtype != a.dtype,
     )  # fmt: skip
     offsets = [(0, 0, 0)]
     for n, *steps in outer:
@@ -273,8 +284,8 @@ def _numpy_gemm(
     return out
 
 
-def _set_product(c: np.ndarray, *operands: Any, **attrs: Any) -> np.ndarray:
-    return numpy_product(*operands, **attrs)
+def _set_product(c: np.ndarray, a: np.ndarray, b: np.ndarray, *bias: Any, **attrs: Any) -> np.ndarray:
+    return numpy_product(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), *bias, **attrs)
 
 
 def _add_product(c: np.ndarray, *operands: Any, **attrs: Any) -> np.ndarray:

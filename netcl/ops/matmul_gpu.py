@@ -157,10 +157,10 @@ def _source(p: Product, row: dict[str, int], partial: bool = False, **forms: int
     element, storage = C_NAME[compute_dtype(p.dtype)], C_NAME[p.dtype]
     reach = sum(abs(s) * n for s, n in zip((*p.a, *p.b), (p.m, p.k, p.k, p.n)))
     defines: dict[str, Any] = {
-        "S": storage, "E": element, "OUT": element if partial else storage, "I": "long" if reach >= 1 << 31 else "int",
-        "A_ALONG_K": 0, "B_ALONG_K": 0, **row, **forms,
+        "S": storage, "E": element, "OUT": element if partial or p.wide else storage,
+        "I": "long" if reach >= 1 << 31 else "int", "A_ALONG_K": 0, "B_ALONG_K": 0, **row, **forms,
     }  # fmt: skip
-    defines |= {name: 1 for name, on in {"MASK": p.mask, "SUMS": p.sums}.items() if on}
+    defines |= {name: 1 for name, on in {"MASK": p.mask, "SUMS": p.sums, "WIDE": p.wide}.items() if on}
     preamble = ""
     if partial:
         defines["PARTIAL"] = 1

@@ -51,7 +51,8 @@ def sum_parts(queue: Any, p: Product, splits: int) -> Callable[..., None]:
     element = C_NAME[compute_dtype(p.dtype)]
     preamble, defines = epilogue(p.bias, p.activation, element)
     defines |= {"SUMS": 1} if p.sums else {}
-    source = sources.load("matmul_parts.cl", preamble=preamble, S=C_NAME[p.dtype], E=element, **defines)
+    storage = element if p.wide else C_NAME[p.dtype]
+    source = sources.load("matmul_parts.cl", preamble=preamble, S=storage, E=element, **defines)
     kernel = get_kernel(queue, source, "matmul_parts", (*TYPES, None) if p.sums else TYPES)
     size, group = p.m * p.n * p.count, min(GROUP, profile_of(queue).max_work_group)
     items = size + p.m if p.sums else size

@@ -9,7 +9,7 @@ from families import FAMILIES, POSING, queue_of
 from scipy import special
 
 from netcl.core.backend import opencl
-from netcl.core.errors import DeviceError, ShapeError
+from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import matmul_gpu
@@ -229,6 +229,26 @@ def test_gemm_accumulates_and_scales(queue, dtype):
     columns = Tensor.from_host(queue, np.ascontiguousarray(c.T)).T
     gemm(put(queue, a), put(queue, b), out=columns, accumulate=True)
     close(columns, c.astype("f8") + a.astype("f8") @ b.astype("f8"), dtype, 600)
+
+
+@pytest.mark.parametrize("k", [70, 3000])
+def test_halves_into_floats(queue, k):
+    """Sums beyond the largest half, also where k is divided."""
+    a, b = values((2, 33, k), "float16"), values((2, k, 35), "float16", 1)
+    a[0] *= 60
+    b[0] *= 60
+    out = Tensor.empty(queue, (2, 33, 35))
+    gemm(*(Tensor.from_host(queue, v) for v in (a, b)), out, alpha=8.0)
+    expected = 8 * (a.astype("f8") @ b.astype("f8"))
+    np.testing.assert_allclose(out.to_host(), expected, rtol=3e-6, atol=1e-6 * np.abs(expected).max())
+
+
+def test_only_the_compute_type_is_wider(queue):
+    a = Tensor.zeros(queue, (3, 3), "float16")
+    with pytest.raises(DTypeError, match="gemm: expected out of float16, or of float32 alone, got float64"):
+        gemm(a, a, Tensor.empty(queue, (3, 3), "float64"))
+    with pytest.raises(DTypeError, match="alone, got float32"):
+        gemm(a, a, Tensor.empty(queue, (3, 3)), activation="relu")
 
 
 @pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")

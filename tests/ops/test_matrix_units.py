@@ -475,3 +475,20 @@ def test_convolutions_on_units(gpu, dtype, precision, stride, padding, groups, k
              conv2d_weight_grad(wide_g, wide[0], w.shape, **how).to_host()]  # fmt: skip
     for mine, right in zip(got, exact):
         assert error(mine.to_host(), right) < TOLERANCE[dtype, precision]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", PRODUCTS)
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 147, 1568), (147, 784, 64), (200, 136, 8192)])
+def test_halves_into_floats_on_units(gpu, family, m, n, k):
+    if family not in families(gpu):
+        pytest.skip(f"no {family} here")
+    rng = np.random.default_rng(8)
+    a, b = (
+        40 * rng.standard_normal((3, m, k)).astype("f2"),
+        40 * rng.standard_normal((3, k, -(-n // 8) * 8)).astype("f2"),
+    )
+    out = Tensor.empty(gpu, (3, m, n))
+    with probe.only(family, insist=True):
+        gemm(Tensor.from_host(gpu, a), Tensor.from_host(gpu, b)[..., :n], out)
+    assert error(out.to_host(), a.astype("f8") @ b[..., :n].astype("f8")) < 3e-6

@@ -104,7 +104,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
     }
 }
 
-// part (splits, groups, M, K) = sums over `depth` pixels each; conv_weights_sum adds the splits. G has the strides of Y.
+// part (splits, groups, M, K) = sums over `depth` pixels each; conv_parts.cl adds the splits. G has the strides of Y.
 // Launch: groups (tiles of K * tiles of M, splits * groups of channels).
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
     __global E* part, __global const S* G, __global const S* X, __global const int4* taps, long og, long ox, int groups,
@@ -209,13 +209,4 @@ __kernel __attribute__((reqd_work_group_size(DIRECT, 1, 1))) void conv_weights_d
         if (item == 0 && t0 + t < D.K) part[t0 + t] = sums[0];
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-}
-
-// dW (all elements) = sum over splits. Launch: global rounded up to whole groups.
-__kernel void conv_weights_sum(__global S* dW, __global const E* part, long od, long size, long splits) {
-    const long i = get_global_id(0);
-    if (i >= size) return;
-    E sum = 0;
-    for (long s = 0; s < splits; s++) sum += part[s * size + i];
-    STORE(dW, od + i, sum);
 }

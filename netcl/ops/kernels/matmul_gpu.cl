@@ -156,7 +156,7 @@ __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
                 four.s1 = DONE(PN / 4);
                 four.s2 = DONE(PN / 2);
                 four.s3 = DONE(PN - 1);
-#ifdef PARTIAL
+#if defined(PARTIAL) || defined(WIDE)
                 *(__global E4*)to = four;
 #else
                 STORE4(to, 0, four);
@@ -166,7 +166,7 @@ __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
 #pragma unroll
             for (int e = 0; e < PN; e++)
                 if (n + e < D.N) {
-#ifdef PARTIAL
+#if defined(PARTIAL) || defined(WIDE)
                     to[e] = DONE(e);
 #else
                     STORE(to, e, DONE(e));

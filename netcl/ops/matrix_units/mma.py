@@ -76,15 +76,15 @@ def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
 
 
 def _source(p: Product, tiling: Tiling, partial: bool) -> str:
-    storage, half = C_NAME[p.dtype], p.dtype == FLOAT16
+    storage, half, floats = C_NAME[p.dtype], p.dtype == FLOAT16, partial or p.wide
     names = ("BM", "BN", "BK", "WM", "WN", "ST")
     defines: dict[str, int | str] = {name: tiling.row[name] for name in names}
     defines |= {
-        "S": storage, "OUT": "float" if partial else storage, "PARTS": tiling.row["PARTS"], "HAS_BIAS": 0,
+        "S": storage, "OUT": "float" if floats else storage, "PARTS": tiling.row["PARTS"], "HAS_BIAS": 0,
         "KIND": '"f16"' if half else '"tf32"', "ALIGNED": int(aligned(p, 16 // p.dtype.itemsize)),
         "VEC": int((partial and p.n % 2 == 0) or pairs(p)),
     }  # fmt: skip
-    flags = {"TF32": not half, "HALF_OUT": half and not partial, "PARTIAL": partial, "A_ALONG_M": p.a[1] != 1,
+    flags = {"TF32": not half, "HALF_OUT": half and not floats, "PARTIAL": partial, "A_ALONG_M": p.a[1] != 1,
              "B_ALONG_N": p.b[1] == 1}  # fmt: skip
     defines |= {name: 1 for name, on in flags.items() if on}
     preamble, more = ("", {}) if partial else ending(p, "float")

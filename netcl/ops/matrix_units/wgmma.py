@@ -179,17 +179,17 @@ def _packing(queue: Any, operand: Operand, dtype: str, parts: int, rounded: bool
 
 def source(p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], partial: bool) -> str:
     """The program text for operands laid out as `x` and `y`."""
-    half, storage = p.dtype == FLOAT16, C_NAME[p.dtype]
+    half, storage, floats = p.dtype == FLOAT16, C_NAME[p.dtype], partial or p.wide
     flags = {
-        "TF32": not half, "HALF_OUT": half and not partial, "PARTIAL": partial, "A_ALONG_M": not x.along_k,
+        "TF32": not half, "HALF_OUT": half and not floats, "PARTIAL": partial, "A_ALONG_M": not x.along_k,
         "B_ALONG_N": not y.along_k, "RAW_B": form.raw,
     }  # fmt: skip
     defines: dict[str, int | str] = {name: row[name] for name in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {name: 1 for name, on in flags.items() if on}
-    even = 8 if half else 2
+    even = 8 if half and not floats else 2
     whole = p.n % even == 0 and all(s % even == 0 for s in (p.c, p.starts[2], *(axis[3] for axis in p.batch)))
     defines |= {
-        "S": storage, "OUT": "float" if partial else storage, "HAS_BIAS": 0, "SWAP": int(form.swap),
+        "S": storage, "OUT": "float" if floats else storage, "HAS_BIAS": 0, "SWAP": int(form.swap),
         "VEC": int(p.n % 2 == 0 if partial else whole),
     }  # fmt: skip
     preamble, more = ("", {}) if partial else ending(p, "float")
