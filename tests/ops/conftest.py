@@ -5,8 +5,10 @@ import sys
 import numpy as np
 import pyopencl as cl
 import pytest
+from units import queues
 
 from netcl.core import memory
+from netcl.ops.matrix_units.precision import set_matmul_precision
 
 GUARD = 256
 PATTERN = 0xA5
@@ -41,3 +43,19 @@ def canary(monkeypatch):
             monkeypatch.setattr(module, "empty_buffer", empty_buffer)
     yield
     check()
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """The queue of a GPU with matrix units."""
+    found = queues()
+    if not found:
+        pytest.skip("no GPU with matrix units here")
+    return found[0]
+
+
+@pytest.fixture
+def precise():
+    """Leaves products of floats at their usual precision."""
+    yield
+    set_matmul_precision("high")

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from conv_reference import ACTIVATIONS, Reference, close, values
+from units import TOLERANCE, error
 
 from netcl.core.device import manager
 from netcl.core.profile import override_profile, profile_of
@@ -229,29 +230,15 @@ def test_large_ones_are_sent_here(queue, monkeypatch, much):
     assert calls == (["forward", "input_grad", "weight_grad"] if much else [])
 
 
-UNITS = {("float32", "high"): 8e-7, ("float32", "medium"): 5e-4, ("float16", "high"): 5e-4}
-
-
-@pytest.fixture
-def gpu(precision):
-    """The queue of a GPU with matrix units, at a precision of products."""
-    for i, profile in enumerate(manager.profiles):
-        if profile.vendor == "NVIDIA" and profile.kind == "gpu" and probe.available(profile):
-            set_matmul_precision(precision)
-            yield manager.default(i).queue
-            set_matmul_precision("high")
-            return
-    pytest.skip("no GPU with matrix units here")
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize(("dtype", "precision"), list(UNITS))
+@pytest.mark.parametrize(("dtype", "precision"), list(TOLERANCE))
 @pytest.mark.parametrize(("x_shape", "w_shape", "stride", "padding", "groups"), [
     ((9, 3, 97, 64), (64, 3, 7, 7), 2, 3, 1), ((4, 6, 57, 57), (72, 3, 3, 3), 1, 1, 2),
     ((6, 3, 64, 64), (384, 3, 16, 16), 16, 0, 1),
 ])  # fmt: skip
-def test_on_matrix_units(gpu, dtype, precision, x_shape, w_shape, stride, padding, groups):
+def test_on_matrix_units(gpu, precise, dtype, precision, x_shape, w_shape, stride, padding, groups):
     """By products over columns."""
+    set_matmul_precision(precision)
     g = geometry("test", x_shape, w_shape, stride, padding, 1, groups)
     rng = np.random.default_rng(9)
     x, w, upstream = (rng.standard_normal(s).astype(dtype) for s in (x_shape, w_shape, g.y_shape))
@@ -264,4 +251,4 @@ def test_on_matrix_units(gpu, dtype, precision, x_shape, w_shape, stride, paddin
         results.append([conv2d(tx, tw, **how), conv2d_input_grad(tg, tw, x_shape, **how),
                         conv2d_weight_grad(tg, tx, w_shape, **how)])  # fmt: skip
     for mine, right in ([t.to_host() for t in pair] for pair in zip(*results)):
-        assert np.linalg.norm(mine - right) / np.linalg.norm(right) < UNITS[dtype, precision]
+        assert error(mine, right) < TOLERANCE[dtype, precision]

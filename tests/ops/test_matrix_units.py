@@ -8,19 +8,16 @@ import warnings
 
 import numpy as np
 import pytest
+from units import TOLERANCE, error, families, packed, tf32
 
 import netcl
-from netcl.core.backend.opencl import read
-from netcl.core.device import manager
 from netcl.core.errors import BuildError, DTypeError, ShapeError
-from netcl.core.profile import numpy_profile, profile_of
+from netcl.core.profile import numpy_profile
 from netcl.core.tensor import Tensor
 from netcl.ops import linear_grad, matmul_gpu
-from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
-from netcl.ops.conv_shape import geometry
 from netcl.ops.matmul import Product, gemm, matmul
-from netcl.ops.matrix_units import conv, edit, mma, probe, wgmma
-from netcl.ops.matrix_units.pack import Pixels, packing, pitch_of
+from netcl.ops.matrix_units import edit, mma, probe, wgmma
+from netcl.ops.matrix_units.pack import packing, pitch_of
 from netcl.ops.matrix_units.precision import matmul_precision, set_matmul_precision
 from netcl.ops.matrix_units.tensormap import tensor_map
 from netcl.ops.matrix_units.wgmma import Operand
@@ -270,18 +267,6 @@ def test_the_environment_limits_the_families(monkeypatch, limit, expected):
 # -- packing -----------------------------------------------------------------------------------------------------------
 
 
-def tf32(x):
-    """x rounded to 10 bits of mantissa."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
-
-
-def packed(queue, pack, source, shape, dtype):
-    out = np.empty(shape, dtype)
-    read(queue, out, pack(queue, source.buffer, source.offset))
-    return out
-
-
 @pytest.mark.parametrize("along_k", [True, False])
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize(("rows", "k"), [(70, 68), (33, 130), (5, 3)])
@@ -316,64 +301,7 @@ def test_packed_halves_have_whole_rows(cl_queue, along_k):
     np.testing.assert_array_equal(packed(cl_queue, pack, t, (67, pitch), "f2")[:, :131], x)
 
 
-CONVOLUTIONS = [
-    ((2, 3, 7, 6), (4, 3, 3, 3), 1, 1, 1), ((2, 3, 7, 6), (4, 3, 3, 3), 2, 1, 1),
-    ((1, 2, 9, 8), (3, 2, 2, 3), (1, 3), (0, 2), 2), ((2, 2, 5, 5), (3, 2, 1, 1), 2, 0, 1),
-    ((1, 1, 4, 4), (1, 1, 4, 4), 1, 3, 1), ((1, 2, 12, 5), (2, 2, 5, 2), 3, (2, 0), (2, 1)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("x_shape", "w_shape", "stride", "padding", "dilation"), CONVOLUTIONS)
-def test_packed_images_turn_taps_into_shifts(cl_queue, x_shape, w_shape, stride, padding, dilation):
-    """A convolution as products of shifted rows of the packed images, in NumPy, against the definition."""
-    g = geometry("test", x_shape, w_shape, stride, padding, dilation, 1)
-    rng = np.random.default_rng(3)
-    x, w = rng.standard_normal(x_shape).astype("f4"), rng.standard_normal(w_shape).astype("f4")
-    layout = conv.grid(g, even=True)
-    rows, phases, pitch = g.n * layout.pixels, g.stride[0] * g.stride[1], pitch_of(g.c, "float")
-    t = Tensor.from_host(cl_queue, x)
-    n_step, c_step, h_step, w_step = t.strides
-    target = Operand((1, phases, rows, g.c), (phases * rows * pitch, rows * pitch, pitch, 1))
-    pixels = Pixels("rows", layout.width, layout.height, (g.h, g.w), (n_step, h_step), g.stride, g.n)
-    pack = packing(cl_queue, target, (0, 0, w_step, c_step), "float", 1, pixels=pixels)
-    images = packed(cl_queue, pack, t, (phases, rows, pitch), "f4")[..., : g.c].astype("f8")
-    y = np.zeros((rows, g.o))
-    for (shift, phase), weights in zip(layout.taps, w.reshape(g.o, g.c, -1).transpose(2, 1, 0)):
-        index = np.arange(rows) + shift
-        inside = (index >= 0) & (index < rows)
-        y[inside] += images[phase][index[inside]] @ weights
-    y = y.reshape(g.n, layout.height, layout.width, g.o)[:, : g.out[0], : g.out[1]].transpose(0, 3, 1, 2)
-    host = manager.default("cpu").queue
-    wide = [Tensor.from_host(host, v.astype("f8")) for v in (x, w)]
-    expected = conv2d(*wide, None, stride, padding, dilation)
-    np.testing.assert_allclose(y, expected.to_host(), rtol=1e-6, atol=1e-6)
-
-
 # -- on a GPU with the units -------------------------------------------------------------------------------------------
-
-
-def queues():
-    found = [i for i, p in enumerate(manager.profiles) if p.vendor == "NVIDIA" and p.kind == "gpu"]
-    return [manager.default(i).queue for i in found if probe.available(manager.profiles[i])]
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    found = queues()
-    if not found:
-        pytest.skip("no GPU with matrix units here")
-    return found[0]
-
-
-def families(queue):
-    return probe.available(profile_of(queue))
-
-
-def error(y, expected):
-    return float(np.linalg.norm(y.astype("f8") - expected) / np.linalg.norm(expected))
-
-
-TOLERANCE = {("float32", "high"): 8e-7, ("float32", "medium"): 5e-4, ("float16", "high"): 5e-4}
 
 
 @pytest.mark.gpu
@@ -440,41 +368,6 @@ def test_infinity_and_nan_behave_as_in_float_arithmetic(gpu, family, precision):
         np.testing.assert_array_equal(test(y), test(expected))
     finite = np.isfinite(expected)
     np.testing.assert_allclose(y[finite], expected[finite], rtol=2e-3, atol=0.2 if precision == "medium" else 1e-3)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("dtype", "precision"), list(TOLERANCE))
-@pytest.mark.parametrize(
-    ("stride", "padding", "groups", "kernel"), [(1, 1, 1, 3), (2, 1, 1, 3), (1, 0, 2, (1, 2)), (3, 2, 1, 5)]
-)
-def test_convolutions_on_units(gpu, dtype, precision, stride, padding, groups, kernel):
-    if "wgmma" not in families(gpu):
-        pytest.skip("no wgmma here")
-    set_matmul_precision(precision)
-    kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
-    how = {"stride": stride, "padding": padding, "groups": groups}
-    rng = np.random.default_rng(7)
-    x, w = (
-        rng.standard_normal((3, 32, 17, 14)).astype(dtype),
-        rng.standard_normal((48, 32 // groups, *kernel)).astype(dtype),
-    )
-    b = rng.standard_normal(48).astype(dtype)
-    host = manager.default("cpu").queue
-    wide = [Tensor.from_host(host, v.astype("f8")) for v in (x, w, b)]
-    y = conv2d(*wide, **how).to_host()
-    g = rng.standard_normal(y.shape).astype(dtype)
-    wide_g, tg = Tensor.from_host(host, g.astype("f8")), Tensor.from_host(gpu, g)
-    tx, tw, tb = (Tensor.from_host(gpu, v) for v in (x, w, b))
-    with probe.only("wgmma", insist=True):
-        got = [
-            conv2d(tx, tw, tb, **how),
-            conv2d_input_grad(tg, tw, x.shape, **how),
-            conv2d_weight_grad(tg, tx, w.shape, **how),
-        ]
-    exact = [y, conv2d_input_grad(wide_g, wide[1], x.shape, **how).to_host(),
-             conv2d_weight_grad(wide_g, wide[0], w.shape, **how).to_host()]  # fmt: skip
-    for mine, right in zip(got, exact):
-        assert error(mine.to_host(), right) < TOLERANCE[dtype, precision]
 
 
 @pytest.mark.gpu

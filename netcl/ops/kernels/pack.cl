@@ -138,33 +138,62 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
 #endif
 }
 
-// weights of a convolution: to[part][g][row][tap * channels + c] = from[g, row, c, tap], zero for c >= real
+#ifdef WEIGHTS
+// Weights of a convolution pass through local memory, so that both sides run along memory: their taps are together in the
+// filters, their channels here. TAPS and CHANNELS are those of a group.
+#define CHANNELS 64
+
+// to[part][g][row][tap * slots + c] = from[g, row, c, tap_at[tap]], zero for c >= real.
+// Launch: local (256), global (blocks of CHANNELS slots * blocks of TAPS taps * 256, rows, groups).
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack_weights(
     __global WORD* to, __global const WORD* from, __global const int* tap_at, long origin, long g_step, long row_step,
-    long c_step, int rows, int taps, int channels, int real, int total, long part_step) {
-    const int i = get_global_id(0);
-    if (i >= total) return;
-    const int c = i % channels, rest = i / channels, tap = rest % taps, gr = rest / taps, g = gr / rows, row = gr % rows;
-    const WORD v = c < real ? from[origin + g * g_step + row * row_step + c * c_step + tap_at[tap]] : 0;
+    long c_step, int taps, int slots, int real, long part_step) {
+    __local WORD turned[TAPS][CHANNELS + 1];
+    const int item = get_local_id(0), row = get_global_id(1), g = get_global_id(2), blocks = (taps + TAPS - 1) / TAPS;
+    const int t0 = get_group_id(0) % blocks * TAPS, c0 = get_group_id(0) / blocks * CHANNELS;
+    from += origin + g * g_step + row * row_step;
+    to += (g * (long)get_global_size(1) + row) * taps * slots;
+    for (int e = item; e < TAPS * CHANNELS; e += 256) {
+        const int c = c0 + e / TAPS, tap = t0 + e % TAPS;
+        turned[e % TAPS][e / TAPS] = c < real && tap < taps ? from[c * c_step + tap_at[tap]] : 0;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int e = item; e < TAPS * CHANNELS; e += 256) {
+        const int c = c0 + e % CHANNELS, tap = t0 + e / CHANNELS, i = tap * slots + c;
+        if (c >= slots || tap >= taps) continue;
+        const WORD v = turned[e / CHANNELS][e % CHANNELS];
 #if PARTS == 3
-    const float h = high_part(v);
-    to[i] = h;
-    to[i + part_step] = low_part(v, h);
+        const float h = high_part(v);
+        to[i] = h;
+        to[i + part_step] = low_part(v, h);
 #elif defined(ROUND)
-    to[i] = high_part(v);
+        to[i] = high_part(v);
 #else
-    to[i] = v;
+        to[i] = v;
 #endif
+    }
 }
 
-// dW[g, oc, c, tap] = sum of parts[g, tap * channels + c, oc]
-__kernel void sum_weights(__global const float* part, __global S* out, __global const int* tap_at, long origin, long step,
-                          int parts, long g_step, long oc_step, long c_step, int rows, int N, int channels, int real, int total) {
-    const int i = get_global_id(0);
-    if (i >= total) return;
-    const int oc = i % N, rest = i / N, row = rest % rows, g = rest / rows, tap = row / channels, c = row % channels;
-    if (c >= real) return;
-    float sum = 0.0f;
-    for (int p = 0; p < parts; p++) sum += part[p * step + i];
-    STORE(out, origin + g * g_step + oc * oc_step + c * c_step + tap_at[tap], sum);
+// dW[g, oc, c, tap] = sum of parts[g, tap * slots + c, oc], whose pieces lie `step` behind one another. dW is contiguous.
+// Launch: local (256), global (blocks of TAPS elements of a filter * 256, blocks of 32 filters, groups).
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void sum_weights(
+    __global const float* part, __global S* out, long origin, long step, int parts, int N, int slots, int real, int window) {
+    __local float turned[TAPS][33];
+    const int item = get_local_id(0), f0 = get_group_id(0) * TAPS, oc0 = get_group_id(1) * 32, g = get_group_id(2);
+    const int all = real * window;
+#pragma unroll
+    for (int i = 0; i < TAPS / 8; i++) {
+        const int f = f0 + item / 32 + i * 8, oc = oc0 + item % 32, row = f % window * slots + f / window;
+        __global const float* from = part + (((long)g * window * slots + row) * N + oc);
+        float sum = 0.0f;
+        if (f < all && oc < N)
+            for (int p = 0; p < parts; p++) sum += from[p * step];
+        turned[f - f0][oc - oc0] = sum;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    out += origin + ((long)g * N + oc0) * all + f0;
+    for (int e = item; e < TAPS * 32; e += 256)
+        if (f0 + e % TAPS < all && oc0 + e / TAPS < N)
+            STORE(out, (long)(e / TAPS) * all + e % TAPS, turned[e % TAPS][e / TAPS]);
 }
+#endif

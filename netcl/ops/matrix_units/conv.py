@@ -37,9 +37,9 @@ from netcl.ops.matrix_units.wgmma import ITEMS, MAPS, TYPES, Operand
 from netcl.ops.tiling import Tiling, cut, depth_of
 from netcl.runtime.cache import get_kernel
 
-WEIGHTS = (*(None,) * 3, *(INT64,) * 4, *(INT32,) * 5, INT64)
-SUMS = (*(None,) * 3, INT64, INT64, INT32, *(INT64,) * 3, *(INT32,) * 5)
-GROUP = 256
+WEIGHTS = (*(None,) * 3, *(INT64,) * 4, *(INT32,) * 3, INT64)
+SUMS = (None, None, INT64, INT64, *(INT32,) * 5)
+GROUP, CHANNELS = 256, 64  # as in pack.cl
 LEAST_CHANNELS = 8  # of a group; with fewer most of a slice would be zeros
 Run = Callable[..., None]
 
@@ -225,16 +225,17 @@ def _pack_weights(
     `sizes`: groups, rows of one, slots (channels with padding) and channels; `strides` of groups, rows and channels.
     """
     groups, rows, slots, channels = sizes
-    size = groups * rows * len(taps) * slots
-    flags = {"FLOAT": dtype == "float", "ROUND": dtype == "float" and parts == 1}
-    text = sources.load("pack.cl", S=dtype, PARTS=parts, **{k: 1 for k, on in flags.items() if on})
+    size, together = groups * rows * len(taps) * slots, min(len(taps), 64)
+    flags = {"FLOAT": dtype == "float", "ROUND": dtype == "float" and parts == 1, "WEIGHTS": True}
+    text = sources.load("pack.cl", S=dtype, PARTS=parts, TAPS=together, **{k: 1 for k, on in flags.items() if on})
     kernel, table = get_kernel(queue, text, "pack_weights", WEIGHTS), _upload(queue, np.array(taps, np.int32))
+    blocks = -(-slots // CHANNELS) * -(-len(taps) // together)
 
     def run(queue: Any, w: Tensor) -> Any:
         to = empty_buffer(queue, size * SIZE[dtype] * (2 if parts == 3 else 1))
         launch(
-            kernel, queue, (-(-size // GROUP) * GROUP,), (GROUP,), to, w.buffer, table, w.offset, *strides,
-            rows, len(taps), slots, channels, size, size,
+            kernel, queue, (blocks * GROUP, rows, groups), (GROUP, 1, 1), to, w.buffer, table, w.offset, *strides,
+            len(taps), slots, channels, size,
         )  # fmt: skip
         return to
 
@@ -255,7 +256,7 @@ def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
     splits = -(-slices // split)
     table = [(c0, shift, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, 64)]
     table += table[-1:] * (choice.row["BM"] // 64)  # a tile at the border reads more blocks than there are
-    tables = _upload(queue, np.array(table, np.int32)), _upload(queue, np.arange(window, dtype=np.int32))
+    blocks = _upload(queue, np.array(table, np.int32))
     how: dict[str, int | str] = {"SWAP": 0, "PARTIAL": 1, "TABLE_M": 1, "A_ALONG_M": 1, "VEC": 1 - o % 2}
     kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", "", how)
     values = {
@@ -265,19 +266,31 @@ def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
     (w, z, pixels, channels), (sw, sz, along, _) = pack_x.packed.lengths, pack_x.packed.strides
     turned = Operand((w, z, channels, pixels), (sw, sz, 1, along))
     job, groups, maps = _job(queue, dtype, turned, pack_g.packed, choice, values, g.groups * splits, parts)
-    add = get_kernel(queue, sources.load("pack.cl", S=C_NAME[x.dtype], PARTS=1), "sum_weights", SUMS)
-    total = g.groups * m * o
+    add, total = _adding(queue, g, x.dtype, slots, splits), g.groups * m * o
 
     def run(queue: Any, dw: Tensor, g_: Tensor, x: Tensor) -> None:
         images, upstream = pack_x(queue, x.buffer, x.offset), pack_g(queue, g_.buffer, g_.offset)
         part = empty_buffer(queue, 4 * splits * total)
         launch(
-            kernel, queue, (groups * ITEMS,), (ITEMS,), part, images, upstream, part, maps, tables[0],
+            kernel, queue, (groups * ITEMS,), (ITEMS,), part, images, upstream, part, maps, blocks,
             0, 0, 0, 0, 1.0, job,
         )  # fmt: skip
+        add(queue, dw, part)
+
+    return run
+
+
+def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> Callable[[Any, Tensor, Any], None]:
+    """A function (queue, dw, part) that makes dw of `splits` sums (groups, taps, slots, filters)."""
+    c, o, window = g.c // g.groups, g.o // g.groups, g.kh * g.kw
+    together = 32 if g.o * c * window >= 1 << 18 else 8  # else there would be few work-groups
+    text = sources.load("pack.cl", S=C_NAME[dtype], PARTS=1, TAPS=together, WEIGHTS=1)
+    kernel = get_kernel(queue, text, "sum_weights", SUMS)
+    grid, step = (-(-c * window // together) * GROUP, -(-o // 32), g.groups), g.groups * window * slots * o
+
+    def run(queue: Any, dw: Tensor, part: Any) -> None:
         launch(
-            add, queue, (-(-total // GROUP) * GROUP,), (GROUP,), part, dw.buffer, tables[1], dw.offset, total, splits,
-            o * c * window, c * window, window, m, o, slots, c, total,
+            kernel, queue, grid, (GROUP, 1, 1), part, dw.buffer, dw.offset, step, splits, o, slots, c, window,
         )  # fmt: skip
 
     return run
