@@ -1,15 +1,18 @@
 """Convolutions on matrix units: packing and adding up, which run anywhere, and results on a GPU that has the units."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from units import TOLERANCE, error, families, packed, tf32
 
 from netcl.core.backend.opencl import read
 from netcl.core.device import manager
+from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.conv_shape import geometry
-from netcl.ops.matrix_units import conv, probe
+from netcl.ops.matrix_units import conv, images, probe, wgmma
 from netcl.ops.matrix_units.pack import Pixels, packing, pitch_of
 from netcl.ops.matrix_units.precision import set_matmul_precision
 from netcl.ops.matrix_units.wgmma import Operand
@@ -30,24 +33,70 @@ def test_packed_images_turn_taps_into_shifts(cl_queue, x_shape, w_shape, stride,
     g = geometry("test", x_shape, w_shape, stride, padding, dilation, 1)
     rng = np.random.default_rng(3)
     x, w = rng.standard_normal(x_shape).astype("f4"), rng.standard_normal(w_shape).astype("f4")
-    layout = conv.grid(g, even=True)
+    layout = images.grid(g, even=True)
     rows, phases, pitch = g.n * layout.pixels, g.stride[0] * g.stride[1], pitch_of(g.c, "float")
     t = Tensor.from_host(cl_queue, x)
     n_step, c_step, h_step, w_step = t.strides
     target = Operand((1, phases, rows, g.c), (phases * rows * pitch, rows * pitch, pitch, 1))
-    pixels = Pixels("rows", layout.width, layout.height, (g.h, g.w), (n_step, h_step), g.stride, g.n)
-    pack = packing(cl_queue, target, (0, 0, w_step, c_step), "float", 1, pixels=pixels)
-    images = packed(cl_queue, pack, t, (phases, rows, pitch), "f4")[..., : g.c].astype("f8")
+    looks = Pixels("rows", layout.width, layout.height, (g.h, g.w), (n_step, h_step), g.stride, g.n)
+    pack = packing(cl_queue, target, (0, 0, w_step, c_step), "float", 1, pixels=looks)
+    pixels = packed(cl_queue, pack, t, (phases, rows, pitch), "f4")[..., : g.c].astype("f8")
     y = np.zeros((rows, g.o))
     for (shift, phase), weights in zip(layout.taps, w.reshape(g.o, g.c, -1).transpose(2, 1, 0)):
         index = np.arange(rows) + shift
         inside = (index >= 0) & (index < rows)
-        y[inside] += images[phase][index[inside]] @ weights
+        y[inside] += pixels[phase][index[inside]] @ weights
     y = y.reshape(g.n, layout.height, layout.width, g.o)[:, : g.out[0], : g.out[1]].transpose(0, 3, 1, 2)
     host = manager.default("cpu").queue
     wide = [Tensor.from_host(host, v.astype("f8")) for v in (x, w)]
     expected = conv2d(*wide, None, stride, padding, dilation)
     np.testing.assert_allclose(y, expected.to_host(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("x_shape", "w_shape", "stride", "padding", "dilation"), CONVOLUTIONS)
+def test_columns_hold_what_a_pixel_reads(cl_queue, x_shape, w_shape, stride, padding, dilation, groups, dtype):
+    """A convolution as one product of columns and packed weights, in NumPy, against the definition."""
+    x_shape, slots = (x_shape[0], groups * x_shape[1], *x_shape[2:]), 32
+    w_shape = (groups * w_shape[0], *w_shape[1:])
+    g = geometry("test", x_shape, w_shape, stride, padding, dilation, groups)
+    rng = np.random.default_rng(4)
+    x, w = rng.standard_normal(x_shape).astype(dtype), rng.standard_normal(w_shape).astype(dtype)
+    around = np.full((x_shape[0], x_shape[1], x_shape[2] + 3, x_shape[3] + 2), np.nan, dtype)
+    around[:, :, 1:-2, 1:-1] = x
+    layout, taps, c, o = images.dense_grid(g, even=True), g.kh * g.kw, x_shape[1] // groups, w_shape[0] // groups
+    view, rows = Tensor.from_host(cl_queue, around)[:, :, 1:-2, 1:-1], g.n * layout.pixels
+    pack = images.pack_columns(cl_queue, g, layout, view, slots)
+    columns = packed(cl_queue, pack, view, (groups, rows, taps * slots), dtype).astype("f8")
+    weights = np.zeros((groups, o, taps, slots))
+    weights[..., :c] = w.reshape(groups, o, c, taps).swapaxes(2, 3)
+    y = columns @ weights.reshape(groups, o, -1).swapaxes(1, 2)
+    y = y.reshape(groups, g.n, layout.height, layout.width, o)[:, :, :, : g.out[1]].transpose(1, 0, 4, 2, 3)
+    wide = [Tensor.from_host(manager.default("cpu").queue, v.astype("f8")) for v in (x, w)]
+    expected = conv2d(*wide, None, stride, padding, dilation, groups)
+    np.testing.assert_allclose(y.reshape(g.y_shape), expected.to_host(), rtol=1e-12, atol=1e-12)
+
+
+H200 = {"name": "NVIDIA H200", "vendor": "NVIDIA", "architecture": "sm_90", "compute_units": 132, "kind": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "stride", "padding", "forward", "gradient"),
+    [
+        ((128, 512, 4, 4), (512, 512, 3, 3), 1, 1, True, True), ((32, 64, 56, 56), (64, 64, 3, 3), 1, 1, False, False),
+        ((32, 64, 56, 56), (128, 64, 1, 1), 2, 0, True, True), ((32, 96, 28, 28), (512, 96, 1, 1), 1, 0, False, False),
+        ((32, 512, 7, 7), (512, 512, 3, 3), 1, 1, False, True),
+    ],
+)  # fmt: skip
+def test_small_images_and_single_taps_become_columns(cl_queue, x_shape, w_shape, stride, padding, forward, gradient):
+    g = geometry("test", x_shape, w_shape, stride, padding, 1, 1)
+    profile = dataclasses.replace(profile_of(cl_queue), **H200, max_work_group=1024, local_mem=49152)
+    with override_profile(cl_queue, profile):
+        x = Tensor.empty(cl_queue, (1, 1, 1, 1), "float16")
+        slots = -(-g.c // 64) * 64
+        assert bool(images.forward_images(cl_queue, [g], x, wgmma.ROWS["half"], slots, True).columns) == forward
+        assert bool(images.gradient_images(cl_queue, g, x, wgmma.ROWS["half"], slots).columns) == gradient
 
 
 @pytest.mark.parametrize("parts", [1, 3])

@@ -4,8 +4,9 @@
 //
 // PARTS 1 copies (ROUND: to TF32), PARTS 3 splits a float x into high + low, both TF32, low = 0 where x is not finite.
 // The source is any strided array. MAP_ROWS and MAP_K make rows or k the pixels of padded images (convolution): pixel p is
-// (image, h, w) = (p / (height * pitch), ...) at source position (h * sh + rh, w * sw + rw), phase z = (rh, rw), and zero
-// outside the image. A work-item writes 16 bytes at a time. Where the source does not run along k, tiles pass through local
+// (image, h, w) = (p / (height * width), ...) at source position (h * sh + a * ry - oy, w * sw + b * rx - ox), and zero
+// outside the image, z = (a, b) in rows of `views`: the phases of a stride, each a matrix of its own, or the taps of a
+// filter, whose `slots` lie behind one another in every row. A work-item writes 16 bytes at a time. Where the source does not run along k, tiles pass through local
 // memory. VEC: the source, too, can be read in 16 bytes.
 // Launch: local (256, 1), global (tiles along k * tiles along rows * 256, z).
 #ifdef FLOAT
@@ -22,10 +23,10 @@
 
 typedef struct {
     long row_step, k_step, z0_step, z1_step;   // of the source; for pixels row_step or k_step is that of w
-    long image_step, h_step, part_step;
-    int rows, k, inner, row_pitch;             // row_pitch: elements of a packed row
-    int width, height, W, H;                   // padded row and image; extents of the source
-    int sh, sw, tiles_k, images;
+    long image_step, h_step, part_step, to0_step, to1_step;
+    int rows, k, inner, row_pitch, slots;      // elements from row to row, and of a row that one z writes
+    int width, height, W, H, images;           // padded row and image; extents of the source
+    int sh, sw, views, ry, rx, oy, ox, tiles_k;
 } Pack;
 
 #ifdef FLOAT
@@ -47,8 +48,9 @@ static inline float low_part(float v, float h) {
 // offset of pixel p in the source, NOWHERE where it is padding
 static inline long pixel_at(int p, int phase, long w_step, const Pack* P) {
     const int size = P->width * P->height, image = p / size, rest = p - image * size;
-    const int h = rest / P->width * P->sh + phase / P->sw, w = rest % P->width * P->sw + phase % P->sw;
-    const bool inside = image < P->images && h < P->H && w < P->W;
+    const int h = rest / P->width * P->sh + phase / P->views * P->ry - P->oy;
+    const int w = rest % P->width * P->sw + phase % P->views * P->rx - P->ox;
+    const bool inside = image < P->images && (uint)h < (uint)P->H && (uint)w < (uint)P->W;
     return inside ? image * P->image_step + h * P->h_step + w * w_step : NOWHERE;
 }
 #ifdef MAP_ROWS
@@ -92,13 +94,13 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
     __global WORD* to, __global const WORD* from, long origin, const Pack P) {
     const int tile = get_group_id(0), z = get_group_id(1), item = get_local_id(0);
     const int k0 = tile % P.tiles_k * TILE_K, r0 = tile / P.tiles_k * TILE_R, k_mine = k0 + item % 16 * EACH;
+    to += z / P.inner * P.to0_step + z % P.inner * P.to1_step;
 #if defined(MAP_ROWS) || defined(MAP_K)
-    const int phases = P.sh * P.sw, phase = z % phases;
-    from += origin + z / phases * P.z0_step;
+    const int phase = z % P.inner;
+    from += origin + z / P.inner * P.z0_step;
 #else
     from += origin + z / P.inner * P.z0_step + z % P.inner * P.z1_step;
 #endif
-    to += (long)z * P.rows * P.row_pitch;
     WORD v[EACH];
 #ifdef ALONG_K
     long k_at[EACH];
@@ -107,7 +109,7 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
 #pragma unroll
     for (int j = 0; j < TILE_R; j += 16) {
         const int r = r0 + item / 16 + j;
-        if (r >= P.rows || k_mine >= P.row_pitch) continue;
+        if (r >= P.rows || k_mine >= P.slots) continue;
         const long r_at = ROW_OFFSET(r);
 #ifdef VEC
         const float4 four = *(__global const float4*)(from + (r_at + k_at[0]));
@@ -133,7 +135,7 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
         const int r = item / 16 + j;
 #pragma unroll
         for (int e = 0; e < EACH; e++) v[e] = turned[r][item % 16 * EACH + e];
-        if (r0 + r < P.rows && k_mine < P.row_pitch) put(to + ((long)(r0 + r) * P.row_pitch + k_mine), v, P.part_step);
+        if (r0 + r < P.rows && k_mine < P.slots) put(to + ((long)(r0 + r) * P.row_pitch + k_mine), v, P.part_step);
     }
 #endif
 }

@@ -1,8 +1,6 @@
 """Convolutions on NVIDIA's warpgroup matrix units, by the kernel of wgmma.cl.
 
-Images are packed with the channels along memory and zeros around them: a row of pixels is `width` long, an image
-`height` rows, so that a tap of the filter is a shift of the pixel index, also across the borders. A stride s splits an
-image into s x s phases, in which a tap is again a shift. The forward product is then
+Images are packed (images.py) so that a tap of the filter is a shift of the pixel index. The forward product is then
 
     Y (pixels, O) = sum over taps X (pixels + shift of the tap, C) W (tap, C, O)
 
@@ -14,7 +12,6 @@ possible) and is divided among groups along pixels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -31,10 +28,11 @@ from netcl.ops.conv_shape import Geometry, residue_geometry, residues
 from netcl.ops.matmul_parts import epilogue
 from netcl.ops.matrix_units import probe, wgmma
 from netcl.ops.matrix_units.edit import activate
-from netcl.ops.matrix_units.pack import SIZE, Pixels, packing, pitch_of
+from netcl.ops.matrix_units.images import forward_images, gradient_images, pack_gradient
+from netcl.ops.matrix_units.pack import SIZE
 from netcl.ops.matrix_units.precision import matmul_precision
 from netcl.ops.matrix_units.wgmma import ITEMS, MAPS, TYPES, Operand
-from netcl.ops.tiling import Tiling, cut, depth_of
+from netcl.ops.tiling import Tiling, depth_of
 from netcl.runtime.cache import get_kernel
 
 WEIGHTS = (*(None,) * 3, *(INT64,) * 4, *(INT32,) * 3, INT64)
@@ -42,41 +40,6 @@ SUMS = (None, None, INT64, INT64, *(INT32,) * 5)
 GROUP, CHANNELS = 256, 64  # as in pack.cl
 LEAST_CHANNELS = 8  # of a group; with fewer most of a slice would be zeros
 Run = Callable[..., None]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Packed images of a convolution: their padded size, and (shift, phase) of each tap."""
-
-    width: int
-    height: int
-    taps: tuple[tuple[int, int], ...]
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of an image with its padding."""
-        return self.width * self.height
-
-
-def grid(g: Geometry, even: bool, least: tuple[int, int] = (0, 0)) -> Grid:
-    """The packed images of `g`, of at least (height, width).
-
-    `even` rounds the width up, so that pairs of pixels lie at even places.
-    """
-    (ys, height), (xs, width) = (
-        _axis(*axis) for axis in zip((g.h, g.w), (g.kh, g.kw), g.stride, g.padding, g.dilation, g.out)
-    )
-    height, width = max(height, least[0]), max(width, least[1])
-    width += even and width % 2
-    taps = tuple((qy * width + qx, py * g.stride[1] + px) for qy, py in ys for qx, px in xs)
-    return Grid(width, height, taps)
-
-
-def _axis(length: int, k: int, s: int, p: int, d: int, out: int) -> tuple[list[tuple[int, int]], int]:
-    """(shift, phase) of each tap along an axis, and the least padded length that keeps shifts off neighbours."""
-    taps = [divmod(u * d - p, s) for u in range(k)]
-    shifts = [q for q, _ in taps]
-    return taps, max(-(-length // s) + max(0, -min(shifts)), out + max(0, *shifts))
 
 
 def usable(g: Geometry, dtype: DType, queue: Any) -> bool:
@@ -180,20 +143,15 @@ def _forward_plan(
     dtype, kind, split, depth = _kind(x.dtype)
     g, even = parts[0].g, dtype == "half"
     c, o, slots = g.c // g.groups, g.o // g.groups, -(-g.c // g.groups // depth) * depth  # whole slices of channels
-    grids = [grid(part.g, even) for part in parts]
-    size = max(layout.height for layout in grids), max(layout.width for layout in grids)
-    grids = [grid(part.g, even, size) for part in parts]
-    pack_x = _pack_images(queue, g, grids[0], x)
+    images = forward_images(queue, [part.g for part in parts], x, wgmma.ROWS[kind], slots, even)
+    choice, rows = images.tiling, g.n * images.grids[0].pixels
     taps = [tap for part in parts for tap in part.taps]
     pack_w = _pack_weights(queue, dtype, split, (g.groups, o, slots, c), w_strides, taps)
-    most = max(len(part.taps) for part in parts)
-    rows = g.n * grids[0].pixels
-    choice = cut(wgmma.ROWS[kind], profile_of(queue), rows, o, most * slots, g.groups, most=1)[0]
     preamble, more = epilogue(bias, activation, "float")
     kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", preamble, more | {"SWAP": 1, "PIXELS": 1, "TABLE_K": 1})
     pieces, start, depth_w = [], 0, len(taps) * slots
-    for part, layout in zip(parts, grids):
-        table = [(c0, shift, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, depth)]
+    for index, (part, layout) in enumerate(zip(parts, images.grids)):
+        table = images.table(index, slots, depth)
         weights = Operand((g.groups, 1, o, len(part.taps) * slots), (o * depth_w, 1, depth_w, 1))
         values = {
             "m": rows, "n": o, "slices": len(table), "split": len(table), "parts": 1, "inner": 1,
@@ -201,16 +159,16 @@ def _forward_plan(
             "out_h": part.g.out[0], "out_w": part.g.out[1], "blo": g.groups * o * depth_w, "row_step": strides[3],
             "h_step": strides[2], "image_step": strides[0], "col_step": strides[1], "c0": o * strides[1],
         }  # fmt: skip
-        job = _job(queue, dtype, pack_x.packed, weights, choice, values, g.groups, split)
+        job = _job(queue, dtype, images.pack.packed, weights, choice, values, g.groups, split)
         pieces.append((*job, _upload(queue, np.array(table, np.int32)), part.first, start * slots))
         start += len(part.taps)
 
     def run(queue: Any, y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
-        images, weights = pack_x(queue, x.buffer, x.offset), pack_w(queue, w)
+        pixels, weights = images.pack(queue, x.buffer, x.offset), pack_w(queue, w)
         extra = w if bias is None else bias
         for job, groups, maps, table, first, at in pieces:
             launch(
-                kernel, queue, (groups * ITEMS,), (ITEMS,), y.buffer, images, weights, extra.buffer, maps, table,
+                kernel, queue, (groups * ITEMS,), (ITEMS,), y.buffer, pixels, weights, extra.buffer, maps, table,
                 y.offset + first, 0, at, extra.offset, 1.0, job,
             )  # fmt: skip
 
@@ -245,16 +203,14 @@ def _pack_weights(
 def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
     """A function (queue, dw, g, x) that launches the weight gradient."""
     dtype, kind, parts, depth = _kind(x.dtype)
-    c, o, layout = g.c // g.groups, g.o // g.groups, grid(g, False)
-    window, slots, rows = g.kh * g.kw, -(-c // 64) * 64, g.n * layout.pixels
-    pack_x = _pack_images(queue, g, layout, x)
-    pack_g = _pack_gradient(queue, g, layout, upstream, parts)
-    m = window * slots
-    choice = cut(wgmma.ROWS[kind], profile_of(queue), m, o, rows, g.groups)[0]
+    o, slots = g.o // g.groups, -(-g.c // g.groups // 64) * 64
+    images = gradient_images(queue, g, x, wgmma.ROWS[kind], slots)
+    choice, layout, m = images.tiling, images.grids[0], g.kh * g.kw * slots
+    rows, pack_g = g.n * layout.pixels, pack_gradient(queue, g, layout, upstream, parts)
     slices = -(-rows // depth)
     split = depth_of(rows, choice.splits, depth) // depth
     splits = -(-slices // split)
-    table = [(c0, shift, phase, 0) for shift, phase in layout.taps for c0 in range(0, slots, 64)]
+    table = images.table(0, slots, 64)
     table += table[-1:] * (choice.row["BM"] // 64)  # a tile at the border reads more blocks than there are
     blocks = _upload(queue, np.array(table, np.int32))
     how: dict[str, int | str] = {"SWAP": 0, "PARTIAL": 1, "TABLE_M": 1, "A_ALONG_M": 1, "VEC": 1 - o % 2}
@@ -263,16 +219,16 @@ def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
         "m": m, "n": o, "slices": slices, "split": split, "parts": splits, "inner": 1, "aw": int(g.groups > 1),
         "bw": int(g.groups > 1), "blo": pack_g.step, "row_step": o, "c0": m * o, "part_step": g.groups * m * o,
     }  # fmt: skip
-    (w, z, pixels, channels), (sw, sz, along, _) = pack_x.packed.lengths, pack_x.packed.strides
+    (w, z, pixels, channels), (sw, sz, along, _) = images.pack.packed.lengths, images.pack.packed.strides
     turned = Operand((w, z, channels, pixels), (sw, sz, 1, along))
     job, groups, maps = _job(queue, dtype, turned, pack_g.packed, choice, values, g.groups * splits, parts)
     add, total = _adding(queue, g, x.dtype, slots, splits), g.groups * m * o
 
     def run(queue: Any, dw: Tensor, g_: Tensor, x: Tensor) -> None:
-        images, upstream = pack_x(queue, x.buffer, x.offset), pack_g(queue, g_.buffer, g_.offset)
+        columns, upstream = images.pack(queue, x.buffer, x.offset), pack_g(queue, g_.buffer, g_.offset)
         part = empty_buffer(queue, 4 * splits * total)
         launch(
-            kernel, queue, (groups * ITEMS,), (ITEMS,), part, images, upstream, part, maps, blocks,
+            kernel, queue, (groups * ITEMS,), (ITEMS,), part, columns, upstream, part, maps, blocks,
             0, 0, 0, 0, 1.0, job,
         )  # fmt: skip
         add(queue, dw, part)
@@ -294,27 +250,6 @@ def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> C
         )  # fmt: skip
 
     return run
-
-
-def _pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor) -> Any:
-    """The Pack of x: pixels are rows, with the channels along memory."""
-    dtype, c, phases, rows = C_NAME[x.dtype], g.c // g.groups, prod(g.stride), g.n * layout.pixels
-    n_step, c_step, h_step, w_step = x.strides
-    pitch = pitch_of(c, dtype)
-    packed = Operand((g.groups, phases, rows, c), (phases * rows * pitch, rows * pitch, pitch, 1))
-    pixels = Pixels("rows", layout.width, layout.height, (g.h, g.w), (n_step, h_step), g.stride, g.n)
-    return packing(queue, packed, (c * c_step, 0, w_step, c_step), dtype, 1, pixels=pixels)
-
-
-def _pack_gradient(queue: Any, g: Geometry, layout: Grid, upstream: Tensor, parts: int) -> Any:
-    """The Pack of the upstream gradient with pixels along k, zero where they are padding."""
-    dtype, o, rows = C_NAME[upstream.dtype], g.o // g.groups, g.n * layout.pixels
-    n_step, c_step, h_step, w_step = upstream.strides
-    pitch = pitch_of(rows, dtype)
-    packed = Operand((g.groups, 1, o, rows), (o * pitch, o * pitch, pitch, 1))
-    pixels = Pixels("k", layout.width, layout.height, g.out, (n_step, h_step), (1, 1), g.n)
-    rounded = dtype == "float" and parts == 1
-    return packing(queue, packed, (o * c_step, 0, c_step, w_step), dtype, parts, rounded, pixels=pixels)
 
 
 def _kernel(

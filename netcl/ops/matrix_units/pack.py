@@ -17,7 +17,7 @@ from netcl.runtime.cache import get_kernel
 if TYPE_CHECKING:
     from netcl.ops.matrix_units.wgmma import Operand
 
-PACK = struct.Struct("7q12i")  # Pack of pack.cl
+PACK = struct.Struct("9q18i")  # Pack of pack.cl
 TYPES = (None, None, INT64, np.dtype(f"V{PACK.size}"))
 ITEMS = 256
 SIZE = {"float": 4, "half": 2}
@@ -43,15 +43,18 @@ class Pack:
 
 def packing(
     queue: Any, packed: Operand, strides: tuple[int, int, int, int], dtype: str, parts: int, rounded: bool = False,
-    pixels: Pixels | None = None, start: int = 1,
+    pixels: Pixels | None = None, start: int = 1, real: int = 0,
 ) -> Pack:  # fmt: skip
     """The Pack that makes `packed` of a source with `strides` (w, z, rows, k).
 
     parts 3 splits floats in a high and a low part, `rounded` rounds them to TF32. The source starts at a multiple of
-    `start`.
+    `start`. With columns, the source has `real` channels of a tap.
     """
     w, z, rows, k = packed.lengths
     pitch = packed.strides[2]
+    slots, inner, steps = pitch, z, (z * rows * pitch, rows * pitch)
+    if pixels is not None and pixels.slots:
+        slots, inner, k, steps = pixels.slots, pixels.views[0], real, (packed.strides[0], pixels.slots)
     flags = {"FLOAT": dtype == "float", "ROUND": rounded, "ALONG_K": strides[3] == 1}
     if pixels is not None:
         flags |= {"MAP_ROWS": pixels.axis == "rows", "MAP_K": pixels.axis == "k", "ALONG_K": pixels.axis == "k"}
@@ -60,14 +63,14 @@ def packing(
     defines = {name: 1 for name, on in flags.items() if on}
     source = sources.load("pack.cl", S="half" if dtype == "half" else "float", PARTS=parts, **defines)
     kernel = get_kernel(queue, source, "pack", TYPES)
-    tiles_k, tiles_r = -(-pitch * SIZE[dtype] // 256), -(-rows // (64 if flags["ALONG_K"] else 32))
+    tiles_k, tiles_r = -(-slots * SIZE[dtype] // 256), -(-rows // (64 if flags["ALONG_K"] else 32))
     step = w * z * rows * pitch
-    image = (0, 0, 1, 1, 1, 1, 1, 1, 1) if pixels is None else pixels.fields()
+    image = (0, 0, *(1,) * 12) if pixels is None else pixels.fields()
     record = PACK.pack(
-        strides[2], strides[3], strides[0], strides[1], *image[:2], step, rows, k, z, pitch, *image[2:8], tiles_k,
-        image[8],
+        strides[2], strides[3], strides[0], strides[1], *image[:2], step, *steps, rows, k, inner, pitch, slots,
+        *image[2:], tiles_k,
     )  # fmt: skip
-    grid = (tiles_k * tiles_r * ITEMS, w * z)
+    grid = (tiles_k * tiles_r * ITEMS, w * inner)
     return Pack(kernel, packed, record, grid, step, step * SIZE[dtype] * (2 if parts == 3 else 1))
 
 
@@ -82,7 +85,17 @@ class Pixels:
     steps: tuple[int, int]  # elements from image to image and from row to row
     strides: tuple[int, int]  # of the convolution, between neighbours
     images: int
+    looks: tuple[
+        int, ...
+    ] = ()  # how many views of the source there are, views in a row, their steps and where they start
+    slots: int = 0  # elements of a tap: views lie behind one another in every row; 0 where each is a matrix
+
+    @property
+    def views(self) -> tuple[int, ...]:
+        """`looks`, by default at the phases of a stride."""
+        return self.looks or (self.strides[0] * self.strides[1], self.strides[1], 1, 1, 0, 0)
 
     def fields(self) -> tuple[int, ...]:
-        """(image step, h step, width, height, W, H, sh, sw, images)."""
-        return (*self.steps, self.width, self.height, self.size[1], self.size[0], *self.strides, self.images)
+        """(image step, h step, width, height, W, H, images, sh, sw, views in a row, their steps and starts)."""
+        size = (self.width, self.height, self.size[1], self.size[0], self.images)
+        return (*self.steps, *size, *self.strides, *self.views[1:])
