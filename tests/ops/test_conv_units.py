@@ -155,10 +155,14 @@ def test_parts_of_weight_gradients_add_up(cl_queue, dtype, groups, outs, channel
 @pytest.mark.parametrize(
     ("stride", "padding", "groups", "kernel"), [(1, 1, 1, 3), (2, 1, 1, 3), (1, 0, 2, (1, 2)), (3, 2, 1, 5)]
 )
-def test_convolutions_on_units(gpu, precise, dtype, precision, stride, padding, groups, kernel):
+@pytest.mark.parametrize("columns", [False, True])
+def test_convolutions_on_units(monkeypatch, gpu, precise, dtype, precision, stride, padding, groups, kernel, columns):
+    """With padded images and with columns, which have at least twice the elements of a pixel."""
     if "wgmma" not in families(gpu):
         pytest.skip("no wgmma here")
     set_matmul_precision(precision)
+    monkeypatch.setattr(images, "cost", lambda tiling, queue, g, layout, each, x: (-each, each)[not columns])
+    gpu.netcl_state.plans.clear()
     kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
     how = {"stride": stride, "padding": padding, "groups": groups}
     rng = np.random.default_rng(7)

@@ -58,7 +58,7 @@ def _axis(length: int, k: int, s: int, p: int, d: int, out: int) -> tuple[list[t
 
 
 class Images(NamedTuple):
-    """Packed images: what packs them, the layout for each convolution over them, and how far pieces of k lie apart."""
+    """Packed images: what packs them, their layout for each convolution over them, and the tiling of its products."""
 
     pack: Pack
     grids: list[Grid]
@@ -87,9 +87,8 @@ def forward_images(
 
     padded, dense, phases = tiling(g.n * grids[0].pixels), dense_grid(g, even), g.c * prod(g.stride)
     columns = tiling(g.n * dense.pixels)
-    if len(parts) == 1 and cost(columns, queue, g, dense, g.groups * most, x) < cost(
-        padded, queue, g, grids[0], phases, x
-    ):
+    costs = cost(columns, queue, g, dense, g.groups * most, x), cost(padded, queue, g, grids[0], phases, x)
+    if len(parts) == 1 and costs[0] < costs[1]:
         return Images(pack_columns(queue, g, dense, x, slots), [dense], columns, most)
     return Images(pack_images(queue, g, grids[0], x), grids, padded)
 
