@@ -281,8 +281,11 @@ def vector_types(form: Form) -> str:
 _SIZE = {"char": 1, "uchar": 1, "int": 4, "float": 4, "long": 8, "double": 8}
 
 
-def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str]) -> str:
-    """The program: head, parameters (tensors, then offsets, strides, lengths, `geometry`, scalars), body."""
+def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str], group: int = 0) -> str:
+    """The program: head, parameters (tensors, then offsets, strides, lengths, `geometry`, scalars), body.
+
+    `group`: work-items of a group, if the kernel relies on them: compilers then leave each registers enough.
+    """
     operands = form.operands
     parameters = [f"__global const {C_NAME[x.dtype]}* restrict {p}" for _, p, x in operands if p.startswith("in")]
     parameters += [f"__global {C_NAME[x.dtype]}* restrict {p}" for _, p, x in operands if p.startswith("out")]
@@ -294,7 +297,8 @@ def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str
     lines = [f"T {s} = (T)(a_{s});" for s in chain.scalars] + list(body)
     arguments = ",\n    ".join(parameters)
     text = "".join(f"    {line}\n" for line in lines)
-    return f"{memory_of(text)}{head(chain, form)}__kernel void {chain.name}(\n    {arguments}\n) {{\n{text}}}\n"
+    size = f"__attribute__((reqd_work_group_size({group}, 1, 1))) " if group else ""
+    return f"{memory_of(text)}{head(chain, form)}__kernel {size}void {chain.name}(\n    {arguments}\n) {{\n{text}}}\n"
 
 
 def count_arguments(form: Form, geometry: int) -> int:

@@ -210,7 +210,7 @@ def render_rows(chain: Chain, form: Form) -> str:
         rows = ["I r = (I)get_global_id(0) * step;", "const I end = r + step < rows ? r + step : rows;"]
         return kernel(chain, form, _GEOMETRY[True], [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
     group = [f"__local {form.element} tree[WG];", "const int lid = get_local_id(0);", "const I r = get_group_id(0);"]
-    return f"#define WG {form.group}\n" + _TREE + kernel(chain, form, (), [*fixed, *group, *body])
+    return f"#define WG {form.group}\n" + _TREE + kernel(chain, form, (), [*fixed, *group, *body], form.group)
 
 
 def _divide_once(chain: Chain, form: Form) -> Chain:

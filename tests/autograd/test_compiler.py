@@ -228,8 +228,11 @@ def test_sub_devices_and_numpy_share_a_function(cl_queue, cpu_queue):
     device = cl_queue.device
     if device.max_compute_units < 2:
         pytest.skip("one compute unit cannot be split")
-    parts = device.create_sub_devices([cl.device_partition_property.EQUALLY, 1])[:2]
-    context = cl.Context(parts)
+    try:
+        parts = device.create_sub_devices([cl.device_partition_property.EQUALLY, 1])[:2]
+    except cl.Error:  # GPUs rarely split: two queues
+        parts = [device] * 2
+    context = cl.Context(list(dict.fromkeys(parts)))
     queues = [cl.CommandQueue(context, d) for d in parts]
     fn = jit_compile(lambda x, w: ag.relu(x * w) + 1.0)
     x, w = normal(50, 20), normal(20)

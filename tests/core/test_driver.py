@@ -100,7 +100,8 @@ def test_an_unwritable_cache_means_a_temporary_folder(intel, monkeypatch):
 
 def python(code, **env):
     """Run `code` in a process of its own; its output."""
-    env = {**os.environ, "PYTHONPATH": str(REPO), **env}
+    path = os.pathsep.join(filter(None, (str(REPO), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PYTHONPATH": path, **env}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True
     ).stdout

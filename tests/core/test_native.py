@@ -140,15 +140,16 @@ def test_hooks_get_events(fresh):
     x = Tensor.ones(fresh, (4,))
     x + x
     seen = []
-    hook = lambda kernel, queue, size, local, args, event: seen.append((kernel.name, len(args), event))  # noqa: E731
+    hook = lambda kernel, queue, size, local, args, event: seen.append((kernel, args, event))  # noqa: E731
     opencl.hooks.append(hook)
     try:
         y = x + x
     finally:
         opencl.hooks.remove(hook)
-    name, count, event = seen[0]
+    kernel, args, event = seen[0]
     event.wait()
-    assert (name, count, len(seen)) == ("netcl_add", 10, 1) and y.to_host().tolist() == [2.0] * 4
+    assert (kernel.name, len(args), len(seen)) == ("netcl_add", kernel.handle.num_args, 1)
+    assert list(args[:3]) == [x.buffer, x.buffer, y.buffer] and y.to_host().tolist() == [2.0] * 4
 
 
 def test_a_refused_launch_names_kernel_and_reason(fresh):

@@ -24,6 +24,7 @@ from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
 from netcl.ops.conv import conv2d, conv2d_weight_grad
 from netcl.ops.matmul import matmul
+from netcl.ops.matrix_units import probe
 from netcl.profiling import (
     KernelProfiler,
     MemoryTimeline,
@@ -305,7 +306,7 @@ def weights(queue, x, w):
 
 def test_operations_of_winograd_are_its_products(cl_queue):
     x, w = Tensor.zeros(cl_queue, (2, 256, 30, 20)), Tensor.zeros(cl_queue, (256, 128, 3, 3))
-    with KernelProfiler(cl_queue) as prof:
+    with KernelProfiler(cl_queue) as prof, probe.only():
         conv2d(x, w, padding=1, groups=2)
     counted = {row.name: row.operations for row in prof.stats() if row.operations}
     direct = 2 * 256 * 128 * 9 * 2 * 30 * 20
