@@ -5,6 +5,7 @@ With y = relu(x w^T + b) or y = x w^T + b and the upstream gradient g, masked wh
     dw = g^T x,   db = sum of g over its rows,   dx = g w
 
 Products can mask g as they read it and sum its rows on the way: dw and db are then one launch and the mask costs none.
+On GPUs dw and dx of small layers are one launch, too (matmul_pair.py).
 Elsewhere mask and sum are launches of their own: on CPU devices for large g, on GPUs where matrix units, which do
 neither, are worth these launches.
 """
@@ -20,6 +21,7 @@ from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import elementwise, matmul_gpu, reduction
 from netcl.ops.matmul import Product, describe, gemm, plan_of
+from netcl.ops.matmul_pair import Factors, gemm_pair
 from netcl.ops.matrix_units import probe
 from netcl.ops.tiling import LAUNCH
 
@@ -59,6 +61,22 @@ def masked(g: Tensor, y: Tensor) -> Tensor:
     dz = elementwise.gradients("relu", g, y, (None,), (True,))[0]
     assert dz is not None
     return dz
+
+
+def gradients(
+    g: Tensor, x: Tensor, w: Tensor, y: Tensor | None = None, needs: tuple[bool, bool, bool] = (True, True, True)
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """(dx, dw, db) for g and y (rows, out), x (rows, in), w (out, in); None for those that nobody needs."""
+    if needs[0] and needs[1] and (y is None or y.strides == g.strides):
+        both = gemm_pair(Factors(g, w, y), Factors(g.T, x, None if y is None else y.T, needs[2]))
+        if both is not None:
+            return both[0][0], *both[1]
+    if y is not None and not masks_inside(g, y, x.shape[1]):
+        g, y = masked(g, y), None
+    dx = input_grad(g, w, y) if needs[0] else None
+    if needs[1]:
+        return dx, *weight_grad(g, x, y, needs[2])
+    return dx, None, reduction.sum(g if y is None else masked(g, y), axis=0) if needs[2] else None
 
 
 def weight_grad(g: Tensor, x: Tensor, y: Tensor | None = None, bias: bool = True) -> tuple[Tensor, Tensor | None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, FLOAT64, INT64, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, FLOAT64, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
@@ -32,7 +32,8 @@ OPTIONS = ("-cl-mad-enable",)
 DIMS = struct.Struct("15q6i")  # Dims of matmul_gpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
 GEMM = (*(None,) * 4, *(INT64,) * 4, FLOAT32, RECORD)
-PORTABLE = tuple(f"matmul_gpu{size}" for size in ("", "_medium", "_narrow", "_small", "_sliced", "_flat", "_tall"))
+SIZES = ("", "_medium", "_narrow", "_small", "_sliced", "_thin", "_flat", "_tall")
+PORTABLE = tuple(f"matmul_gpu{size}" for size in SIZES)
 ROWS = {
     FLOAT64: ("matmul_gpu_double",),
     FLOAT32: PORTABLE,
@@ -99,7 +100,7 @@ def _portable_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     tiles_m, tiles_n = -(-p.m // row["BM"]), -(-p.n // row["BN"])
     items, size = row["BM"] // row["RM"] * (row["BN"] // row["RN"]) * slices, p.m * p.n * p.count
     grid = (tiles_m * tiles_n * items, p.count * splits)
-    dims = _dims(p, tiles_m, tiles_n, splits, depth)
+    dims = dims_of(p, tiles_m, tiles_n, splits, depth)
     products = splits * size
     workspace = (products + splits * p.m * p.sums) * compute_dtype(p.dtype).itemsize
 
@@ -122,28 +123,53 @@ def _portable_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     return run
 
 
-def _dims(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> bytes:
+def dims_of(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> bytes:
+    """`p` as the kernel reads it."""
     outer, inner = batch_axes(p)
     c0, c1, c_m = (inner[0] * p.m * p.n, p.m * p.n, p.n) if splits > 1 else (outer[3], inner[3], p.c)
     return DIMS.pack(
         p.m, p.n, p.k, *p.a, *p.b, c_m, outer[1], inner[1], outer[2], inner[2], c0, c1, p.m * p.n * p.count,
-        inner[0], tiles_m, tiles_n, splits, depth, 0,
+        inner[0], tiles_m, tiles_n, splits, depth, tiles_m * tiles_n * p.count * splits,
     )  # fmt: skip
 
 
 def _kernel(queue: Any, p: Product, row: dict[str, int], partial: bool) -> Any:
+    defines, preamble = forms(p, partial), ""
+    element = C_NAME[compute_dtype(p.dtype)]
+    if partial or p.wide:
+        defines["OUT"] = element
+    if partial:
+        defines["PARTIAL"] = 1
+    else:
+        preamble, more = ending(p, element)
+        defines |= more
+    defines = {**common(p.dtype, row, p), **defines}
+    source = sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)
+    return get_kernel(queue, source, "gemm", (*GEMM, *(None, INT64) * (p.mask + p.sums)), OPTIONS)
+
+
+def common(dtype: DType, row: dict[str, int], *products: Product) -> dict[str, Any]:
+    """Defines that products in one kernel share: types and sizes."""
+    reach = max(sum(abs(s) * n for s, n in zip((*p.a, *p.b), (p.m, p.k, p.k, p.n))) for p in products)
+    sizes = {name: size for name, size in row.items() if name in ("BM", "BN", "BK", "RM", "RN", "SL")}
+    return {
+        "S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "OUT": C_NAME[dtype],
+        "I": "long" if reach >= 1 << 31 else "int", "RASTER": 8, **sizes,
+    }  # fmt: skip
+
+
+def forms(p: Product, partial: bool = False) -> dict[str, Any]:
+    """Defines of one product: how its operands lie in memory, and what it does besides."""
     (a_m, a_k), (b_k, b_n), (start_a, start_b, start_c) = p.a, p.b, p.starts
     c_steps = (p.n, p.m * p.n) if partial else (p.c, *(axis[3] for axis in p.batch), start_c)
     a_axes, b_axes = [axis[1] for axis in p.batch], [axis[2] for axis in p.batch]
-    forms = {
+    return {
         "A_ALONG_K": int(a_k == 1), "B_ALONG_K": int(b_k == 1 and b_n != 1),
         "A_VEC": _vector(a_k, a_m, p.k, p.m, [start_a, *a_axes]),
         "B_VEC": _vector(b_n, b_k, p.n, p.k, [start_b, *b_axes]),
         "C_VEC": int(p.n % 4 == 0 and all(s % 4 == 0 for s in c_steps)),
+        **{name: 1 for name, on in {"MASK": p.mask, "SUMS": p.sums, "WIDE": p.wide}.items() if on},
     }  # fmt: skip
-    sizes = {name: size for name, size in row.items() if name in ("BM", "BN", "BK", "RM", "RN", "SL")}
-    source = _source(p, {"RASTER": 8, **sizes}, partial=partial, **forms)
-    return get_kernel(queue, source, "gemm", (*GEMM, *(None, INT64) * (p.mask + p.sums)), OPTIONS)
 
 
 def _vector(first: int, second: int, along_first: int, along_second: int, others: list[int]) -> int:
@@ -151,20 +177,3 @@ def _vector(first: int, second: int, along_first: int, along_second: int, others
     whole, length, other = (along_first, along_second, second) if first == 1 else (along_second, along_first, first)
     steps = [other, *others] if length > 1 else others
     return 4 if 1 in (first, second) and whole % 4 == 0 and all(s % 4 == 0 for s in steps) else 1
-
-
-def _source(p: Product, row: dict[str, int], partial: bool = False, **forms: int) -> str:
-    element, storage = C_NAME[compute_dtype(p.dtype)], C_NAME[p.dtype]
-    reach = sum(abs(s) * n for s, n in zip((*p.a, *p.b), (p.m, p.k, p.k, p.n)))
-    defines: dict[str, Any] = {
-        "S": storage, "E": element, "OUT": element if partial or p.wide else storage,
-        "I": "long" if reach >= 1 << 31 else "int", "A_ALONG_K": 0, "B_ALONG_K": 0, **row, **forms,
-    }  # fmt: skip
-    defines |= {name: 1 for name, on in {"MASK": p.mask, "SUMS": p.sums, "WIDE": p.wide}.items() if on}
-    preamble = ""
-    if partial:
-        defines["PARTIAL"] = 1
-    else:
-        preamble, more = ending(p, element)
-        defines |= more
-    return sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)

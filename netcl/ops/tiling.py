@@ -55,6 +55,20 @@ def cut(
     return sorted(found, key=lambda t: t.cost)
 
 
+def cut_together(kernels: Sequence[str], profile: DeviceProfile, sizes: Sequence[tuple[int, int, int]]) -> Tiling:
+    """The best tiling for products of `sizes` (m, n, k) in one launch, with one size of tiles and k whole."""
+    units = max(profile.compute_units, 1)
+    found: list[Tiling] = []
+    for kernel in kernels:
+        row = tuning.parameters(kernel, profile)
+        groups = [-(-m // row["BM"]) * -(-n // row["BN"]) for m, n, _ in sizes]
+        each = [_tile(k, 1, row) for _, _, k in sizes]
+        mean = sum(g * e for g, e in zip(groups, each, strict=True)) / sum(groups)
+        work = max(_rounds(sum(groups), row, units) * mean, _rounds(1, row, units) * max(each))
+        found.append(Tiling(work + row.get("START", 0) + FILL, kernel, row, 1))
+    return min(found, key=lambda t: t.cost)
+
+
 def _splits(tiles: int, k: int, row: dict[str, int], units: int, limit: int) -> list[int]:
     most = min(limit, k // (DEPTH * _step(row)), -(-2 * units // tiles))
     return [s for s in {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, max(units // tiles, 1)} if s <= max(most, 1)]
@@ -66,14 +80,21 @@ def _step(row: dict[str, int]) -> int:
 
 
 def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units: int) -> float:
-    depth = depth_of(k, splits, _step(row))
-    together = row.get("GROUPS", 1)  # groups that share a unit
-    rounds: float = -(-tiles * splits // units)  # tiles of a unit
-    rounds = max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together
-    tile = row["BM"] * row["BN"] * depth / row.get("RATE", UNMEASURED) + row.get("EACH", 0)
-    work = rounds * tile + row.get("START", 0) + FILL
+    work = _rounds(tiles * splits, row, units) * _tile(k, splits, row) + row.get("START", 0) + FILL
     again = LAUNCH + 4.0 * size * (2 * splits + 1) / (TRAFFIC * units) if splits > 1 else 0.0
     return work + again
+
+
+def _rounds(groups: int, row: dict[str, int], units: int) -> float:
+    """Tiles that a unit computes one after the other."""
+    together = row.get("GROUPS", 1)  # groups that share a unit
+    rounds = -(-groups // units)
+    return max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together
+
+
+def _tile(k: int, splits: int, row: dict[str, int]) -> float:
+    """What a tile takes a unit."""
+    return row["BM"] * row["BN"] * depth_of(k, splits, _step(row)) / row.get("RATE", UNMEASURED) + row.get("EACH", 0)
 
 
 def depth_of(k: int, splits: int, step: int) -> int:

@@ -73,6 +73,7 @@ FOOTPRINTS: dict[str, Footprint] = {
     "matmul_gpu_tall": _tiles(8),
     "matmul_gpu_small": _tiles(8),
     "matmul_gpu_sliced": _sliced_tiles(),
+    "matmul_gpu_thin": _sliced_tiles(),
     "matmul_gpu_double": _tiles(16),
     "conv_gpu": _tiles(8),
     "conv_gpu_large": _tiles(8),

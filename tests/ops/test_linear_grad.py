@@ -150,9 +150,11 @@ def test_a_recorded_mlp_step_takes_ten_launches(cl_queue):
 
 @pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")
 @pytest.mark.parametrize(("units", "batch"), [(2, 32), (132, 32), (132, 512)])
-def test_a_recorded_mlp_step_takes_at_most_eleven_launches_on_gpus(units, batch):
+def test_a_recorded_mlp_step_takes_eight_launches_on_gpus(units, batch):
+    """Three products forward, the loss with its gradient, three launches of products backward, one update."""
     gpu = queue_of(POSED[0])
     with override_profile(gpu, dataclasses.replace(profile_of(gpu), compute_units=units)):
         step = ag.CompiledStep(mlp_step(gpu, batch), warmup=0)
         step()
-    assert step.num_launches <= 11, [launch.name for launch in step.captures[0].launches]
+    names = [launch.name for launch in step.captures[0].launches]
+    assert names == ["gemm"] * 3 + ["reduce_loss"] + ["gemm_pair"] * 2 + ["gemm", "netcl_adamw"]

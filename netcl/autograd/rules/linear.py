@@ -9,6 +9,7 @@ from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
 from netcl.ops import conv, elementwise, linear_grad, reduction
 from netcl.ops.matmul import gemm, gemm_keeping, linear, linear_keeping, matmul
+from netcl.ops.matmul_pair import Factors, gemm_pair
 
 
 def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
@@ -19,6 +20,10 @@ def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool])
     if a.ndim == 1 and b.ndim == 1:
         g2 = g.reshape(1, 1)
     da = db = None
+    if needs[0] and needs[1] and a.ndim == 2 == b.ndim:
+        both = gemm_pair(Factors(g, b.T), Factors(a.T, g))
+        if both is not None:
+            return [both[0][0], both[1][0]]
     if needs[0]:
         da = matmul(g2, b2.transpose(-1, -2))
         da = da.reshape(*da.shape[:-2], a.shape[0]) if a.ndim == 1 else da
@@ -39,14 +44,8 @@ def _linear_grad(
 ) -> list[Tensor | None]:
     g2, x2 = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
     y2 = y.reshape(-1, y.shape[-1]) if relu else None
-    if y2 is not None and not linear_grad.masks_inside(g2, y2, x2.shape[1]):
-        g2, y2 = linear_grad.masked(g2, y2), None
-    dx = linear_grad.input_grad(g2, w, y2).reshape(x.shape) if needs[0] else None
-    if needs[1]:
-        dw, db = linear_grad.weight_grad(g2, x2, y2, len(needs) > 2 and needs[2])
-        return [dx, dw, db]
-    g2 = g2 if y2 is None else linear_grad.masked(g2, y2)
-    return [dx, None, reduction.sum(g2, axis=0) if len(needs) > 2 and needs[2] else None]
+    dx, dw, db = linear_grad.gradients(g2, x2, w, y2, (needs[0], needs[1], len(needs) > 2 and needs[2]))
+    return [None if dx is None else dx.reshape(x.shape), dw, db]
 
 
 register_op("linear", linear, _linear_grad, saves=(0, 1))

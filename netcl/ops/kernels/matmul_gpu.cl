@@ -9,6 +9,7 @@
 //   MASK: A counts only where Y, laid out like A, is positive (the gradient of relu by its output; NaN stays NaN).
 //   SL: a group has so many slices of WG items, which share k among them and add up in local memory: for few tiles.
 //   SUMS: the groups of the first column also write the sums of A's rows over their part of k.
+//   PRODUCT: instead of a kernel, a function of this name for pair_gpu.cl, which has this file twice with other defines.
 // Launch: local (SL * BM / RM * BN / RN), global (tiles * local, batch * parts). `split` is a multiple of SL * BK.
 #ifndef RASTER
 #define RASTER 8    // rows of tiles that neighbouring groups share, for the cache
@@ -20,11 +21,15 @@
 #define LEFT (BM * BN + BM)           // and of its sums, when they are added up
 #define ROOM (SL * TILES > (SL - 1) * LEFT ? SL * TILES : (SL - 1) * LEFT)
 
+#ifndef FINISH
 typedef struct {
     long M, N, K, a_m, a_k, b_k, b_n, c_m, a0, a1, b0, b1, c0, c1, part_step;
-    int inner, tiles_m, tiles_n, parts, split, unused;
+    int inner, tiles_m, tiles_n, parts, split, groups;
 } Dims;
+#endif
 
+#undef FINISH
+#undef FETCH_A
 #if defined(ACCUMULATE)
 #define FINISH(v, at, n) ((v) * (E)alpha + (E)LOAD(at, 0))
 #elif defined(EPILOGUE)
@@ -42,20 +47,27 @@ typedef struct {
 #define FETCH_A() FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K)
 #endif
 
+#ifdef PRODUCT
+static inline void PRODUCT(__local E* tiles, const int tile, const int zp,
+#else
 __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
+#endif
     __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oc, long oa, long ob, long obias,
     float alpha, const Dims D
-#ifdef MASK
+#if defined(MASK) || defined(PRODUCT)
     , __global const S* Y, long oy
 #endif
-#ifdef SUMS
+#if defined(SUMS) || defined(PRODUCT)
     , __global OUT* sums, long osums
 #endif
     ) {
+#ifndef PRODUCT
     __local __attribute__((aligned(64))) E tiles[ROOM];
+    const int tile = get_group_id(0), zp = get_group_id(1);
+#endif
     const int lid = get_local_id(0), item = SL > 1 ? lid % WG : lid, slice = SL > 1 ? lid / WG : 0;
     __local E *As = tiles + slice * TILES, *Bs = As + 2 * BK * BM;
-    const int tile = get_group_id(0), zp = get_group_id(1), z = zp / D.parts, part = zp % D.parts;
+    const int z = zp / D.parts, part = zp % D.parts;
     const int first = tile / (RASTER * D.tiles_n) * RASTER, high = min(D.tiles_m - first, RASTER);
     const int rest = tile - first * D.tiles_n, m0 = (first + rest % high) * BM, n0 = rest / high * BN;
     PLACE_ITEM();
