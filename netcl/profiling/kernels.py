@@ -45,6 +45,7 @@ class KernelProfiler:
         # (event or (start, end), name, kind, queue, sent, nbytes, operations, size, group, thread)
         self._pending: list[tuple[Any, ...]] = []
         self._offsets: dict[int, float] = {}  # host minus device clock, by queue
+        self._origins: dict[int, int] = {}  # a moment near each queue's first command, on the device's clock
         self._lock = threading.Lock()
 
     # -- collecting --------------------------------------------------------------------------------------------------
@@ -131,10 +132,12 @@ class KernelProfiler:
             return event
         event.wait()
         stamps = event.profile
+        # Nanoseconds since 1970, as some drivers count, are too long for a float: they begin at the first command.
+        origin = self._origins.setdefault(id(queue), stamps.queued)
         # queued on the device's clock comes shortly before sent on the host's: the smallest gap is the offset
         known = self._offsets.get(id(queue), float("inf"))
-        self._offsets[id(queue)] = min(known, sent - stamps.queued * 1e-9)
-        return stamps.start * 1e-9, stamps.end * 1e-9
+        self._offsets[id(queue)] = min(known, sent - (stamps.queued - origin) * 1e-9)
+        return (stamps.start - origin) * 1e-9, (stamps.end - origin) * 1e-9
 
     # -- results -----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,21 @@ def test_a_digits_training_adds_up_to_the_busy_time_of_the_queue(cl_queue, tmp_p
     spans = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
     assert len(spans) == len(events) > 4 * work.step.num_launches
     assert sum(e["dur"] for e in spans) * 1e3 == pytest.approx(busy, rel=0.05)
+
+
+def test_a_clock_that_counts_from_1970_loses_no_nanosecond():
+    """Such stamps are past 2^53: as floats they would be multiples of 256."""
+    epoch, prof, queue = 1_796_000_000_000_000_123, KernelProfiler(), object()
+    times = [(0, 700, 5_004), (900, 5_100, 6_333)]  # queued, start, end
+    for queued, start, end in times:
+        stamps = SimpleNamespace(queued=epoch + queued, start=epoch + start, end=epoch + end)
+        event = SimpleNamespace(wait=lambda: None, profile=stamps)
+        prof._add(event, "k", "kernel", queue, 50.0 + queued * 1e-9, 0, 0, (1,), None)
+    lengths = [(s.end - s.start) * 1e9 for s in prof.samples]
+    assert lengths == pytest.approx([4_304, 1_233], abs=0.02)
+    assert prof.seconds * 1e9 == pytest.approx(5_537, abs=0.05)
+    assert prof.busy_seconds * 1e9 == pytest.approx(5_537, abs=0.05)
+    assert (prof.samples[1].start - prof.samples[0].end) * 1e9 == pytest.approx(96, abs=0.02)
 
 
 def test_numpy_calls_are_timed(cpu_queue):

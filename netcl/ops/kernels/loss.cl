@@ -80,6 +80,7 @@ __kernel void reduce_loss(
         barrier(CLK_LOCAL_MEM_FENCE);
         if (lid < width) { a[lid] += a[lid + width]; b[lid] += b[lid + width]; }
     }
+    barrier(CLK_LOCAL_MEM_FENCE);    // every item reads the sums
     total = a[0];
     weights = b[0];
 #endif
