@@ -62,7 +62,9 @@ class _Kernel(NamedTuple):
 class _Busy(NamedTuple):
     queue: Any
     seconds: float  # length of the union of its commands' intervals
-    reached: float  # the latest end, on the queue's own clock
+    began: float  # the first start and the latest end, on the queue's own clock
+    reached: float
+    offset: float  # of the host's clock from it, as known last
 
 
 class Totals:
@@ -74,7 +76,6 @@ class Totals:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.began, self.ended = float("inf"), float("-inf")  # the first start and the last end
         self._kernels: dict[str, _Kernel] = {}
         self._busy: dict[int, _Busy] = {}
 
@@ -82,16 +83,28 @@ class Totals:
         """Count some commands; `offsets`, host minus device clock by queue, may change from batch to batch."""
         self.calls += len(samples)
         for s in sorted(samples, key=lambda s: s.start):
-            self.began, self.ended = min(self.began, s.start), max(self.ended, s.end)
             k = self._kernels.get(s.name) or _Kernel(s.queue, 0, 0.0, 0, 0)
             took = s.end - s.start
             self._kernels[s.name] = _Kernel(
                 k.queue, k.calls + 1, k.seconds + took, k.nbytes + s.nbytes, k.operations + s.operations
             )
-            offset, b = offsets.get(id(s.queue), 0.0), self._busy.get(id(s.queue)) or _Busy(s.queue, 0.0, -float("inf"))
+            offset = offsets.get(id(s.queue), 0.0)
             start, end = s.start - offset, s.end - offset
+            b = self._busy.get(id(s.queue)) or _Busy(s.queue, 0.0, start, -float("inf"), offset)
             fresh = max(0.0, end - max(start, b.reached))
-            self._busy[id(s.queue)] = _Busy(s.queue, b.seconds + fresh, max(b.reached, end))
+            self._busy[id(s.queue)] = _Busy(
+                s.queue, b.seconds + fresh, min(b.began, start), max(b.reached, end), offset
+            )
+
+    @property
+    def began(self) -> float:
+        """The first start of a command, by the host's clock."""
+        return min((b.began + b.offset for b in list(self._busy.values())), default=float("inf"))
+
+    @property
+    def ended(self) -> float:
+        """The last end."""
+        return max((b.reached + b.offset for b in list(self._busy.values())), default=float("-inf"))
 
     @property
     def seconds(self) -> float:

@@ -52,7 +52,7 @@ def test_sums_are_those_of_all_events(cl_queue):
     for start, end in stamps:
         busy, reached = busy + max(0, end - max(start, reached)), max(end, reached)
     assert prof.busy_seconds == pytest.approx(busy * 1e-9, rel=1e-6)
-    assert prof.totals.ended - prof.totals.began == pytest.approx((reached - stamps[0][0]) * 1e-9, rel=1e-3)
+    assert prof.totals.ended - prof.totals.began == pytest.approx((reached - stamps[0][0]) * 1e-9, rel=1e-6)
 
 
 def command(start, end, name="k", queue="q"):
