@@ -21,7 +21,7 @@ from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import elementwise, matmul_gpu, reduction
 from netcl.ops.matmul import Product, describe, gemm, plan_of
-from netcl.ops.matmul_pair import Factors, gemm_pair
+from netcl.ops.matmul_pair import Factors, gemm_pair, may_share
 from netcl.ops.matrix_units import probe
 from netcl.ops.tiling import LAUNCH
 
@@ -67,7 +67,7 @@ def gradients(
     g: Tensor, x: Tensor, w: Tensor, y: Tensor | None = None, needs: tuple[bool, bool, bool] = (True, True, True)
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """(dx, dw, db) for g and y (rows, out), x (rows, in), w (out, in); None for those that nobody needs."""
-    if needs[0] and needs[1] and (y is None or y.strides == g.strides):
+    if needs[0] and needs[1] and may_share(g.queue) and (y is None or y.strides == g.strides):
         both = gemm_pair(Factors(g, w, y), Factors(g.T, x, None if y is None else y.T, needs[2]))
         if both is not None:
             return both[0][0], *both[1]

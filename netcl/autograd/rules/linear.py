@@ -9,7 +9,7 @@ from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
 from netcl.ops import conv, elementwise, linear_grad, reduction
 from netcl.ops.matmul import gemm, gemm_keeping, linear, linear_keeping, matmul
-from netcl.ops.matmul_pair import Factors, gemm_pair
+from netcl.ops.matmul_pair import Factors, gemm_pair, may_share
 
 
 def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
@@ -20,7 +20,7 @@ def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool])
     if a.ndim == 1 and b.ndim == 1:
         g2 = g.reshape(1, 1)
     da = db = None
-    if needs[0] and needs[1] and a.ndim == 2 == b.ndim:
+    if needs[0] and needs[1] and a.ndim == 2 == b.ndim and may_share(g.queue):
         both = gemm_pair(Factors(g, b.T), Factors(a.T, g))
         if both is not None:
             return [both[0][0], both[1][0]]
