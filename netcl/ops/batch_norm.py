@@ -12,7 +12,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import FLOAT32, INT32, INT64, DType, compute_dtype
+from netcl.core.dtypes import C_NAME, FLOAT32, INT32, INT64, DType, compute_dtype
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
@@ -37,6 +37,7 @@ from netcl.runtime.cache import get_kernel
 
 CHUNK = 8192  # elements of a channel that a GPU work-group sums up
 GROUP = 256  # work-items per group of the elementwise kernels
+NEAR = 4096  # elements that neighbouring channels share of a sample, at most, for one work-item of a CPU device
 FINISH = 32  # work-items that join the partial sums of a channel
 ACTIVATIONS = (None, "relu")
 
@@ -236,6 +237,22 @@ def _splits(n: int, c: int, across: int, sizes: dict[str, Any], profile: DeviceP
     return -(-total // chunk), chunk
 
 
+def _cpu_form(c: int, span: int, compute: DType, profile: DeviceProfile) -> tuple[dict[str, Any], int, bool]:
+    """Defines of `batch_grad` on CPU devices, channels per work-item, and whether rows are shorter than a vector.
+
+    Work-items read runs of NEAR elements where that leaves enough of them to share the work evenly.
+    """
+    found, most = cpu_vector(compute, profile), max(1, c // (4 * profile.compute_units))
+    width = found["VW"]
+    if span == 1:
+        vectors = next((v for v in (4, 2) if v * width <= most * 2), 1)
+        return found | {"CV": vectors}, vectors * width, False
+    while width > max(span, 4):
+        width //= 2
+    block = next((b for b in (8, 4, 2) if b <= most and b * span <= NEAR), 1)
+    return {"VECTOR": f"{C_NAME[compute]}{width}", "VW": width, "BLOCK": block}, block, span < width
+
+
 def _train(
     queue: Any, x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], momentum: float, eps: float,
     activation: str | None,
@@ -352,14 +369,13 @@ def _batch_grad(
         dw.fill_(0)
         db.fill_(0)
     elif profile.kind == "cpu":
-        vector = cpu_vector(compute, profile)
-        flags += flags_of(COLUMNS=span == 1, DX=needs[0])
+        vector, channels, short = _cpu_form(c, span, compute, profile)
+        flags += flags_of(COLUMNS=span == 1, SHORT=short, DX=needs[0])
         flags += stream_flag(dx, span, compute, profile) if needs[0] else ()
         text = source("batch_norm_cpu.cl", "BATCH_GRAD", x.dtype, compute, dtype, flags, **vector)
         kernel = get_kernel(queue, text, "batch_grad", [None] * 9 + [INT64] * 9, OPTIONS)
-        items = -(-c // vector["VW"]) if span == 1 else c
         numbers = (*[t.offset for t in inputs], n, c, span)
-        launch(kernel, queue, (items,), (1,), *[t.buffer for t in (dx, dw, db, *inputs)], *numbers)
+        launch(kernel, queue, (-(-c // channels),), (1,), *[t.buffer for t in (dx, dw, db, *inputs)], *numbers)
     else:
         _gpu_batch_grad(queue, dx, dw, db, inputs, flags, needs[0])
     stored = compute if weight is None else weight.dtype

@@ -208,10 +208,136 @@ __kernel void apply(__global S* restrict y, __global const E* restrict mean, __g
 #ifdef USE_BATCH_GRAD
 // With h = (x - mean) * rstd, u = g (0 where relu was): dw = sum u h, db = sum u,
 // dx = w * rstd * (u - db / n - h * dw / n), n = N * span; with FIXED statistics (eval) dx = w * rstd * u.
-__kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __global W* restrict db,
-                         __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
-                         __global const W* restrict b, __global const E* restrict mean, __global const E* restrict rstd,
-                         long og, long ox, long ow, long ob, long om, long ok, long N, long C, long span) {
+//
+// A work-item takes CV vectors of channels (COLUMNS), or BLOCK channels: neighbours in memory are read together. A row that
+// is no multiple of VW ends with a vector that overlaps the one before; in sums only its new lanes count. SHORT: span < VW.
+#define INPUTS                                                                                                     \
+    __global const S *restrict g, __global const S *restrict x, __global const W *restrict w,                       \
+        __global const W *restrict b, __global const E *restrict mean, __global const E *restrict rstd
+#ifdef COLUMNS
+#define EACH _Pragma("unroll") for (int v = 0; v < CV; v++)
+#define PART(p) (whole ? GET(p) : load_part(p, count - v * VW))
+
+static inline void columns(__global S* restrict dx, __global W* restrict dw, __global W* restrict db, INPUTS, long N, long C,
+                           long c, long count, const int whole) {
+    V m[CV], k[CV], kf[CV], t[CV], su[CV], suh[CV];
+    EACH {
+        long at = c + v * VW, n = count - v * VW;
+        m[v] = parameters(mean, at, n);
+        k[v] = parameters(rstd, at, n);
+        kf[v] = k[v] * weights(w, at, n);
+        t[v] = shifts(b, at, n);
+        su[v] = suh[v] = (V)(0);
+    }
+    for (long n = 0; n < N; n++) EACH {
+        long at = n * C + c + v * VW;
+        V h = PART(x + at) - m[v], u = PART(g + at);
+        u = GATEV(h * kf[v] + t[v], u);
+        su[v] += u;
+        suh[v] += u * h;
+    }
+    EACH {
+        suh[v] *= k[v];
+        for (int j = 0; j < VW && v * VW + j < count; j++) {
+            STOREW(db, c + v * VW + j, ((E*)(su + v))[j]);
+            STOREW(dw, c + v * VW + j, ((E*)(suh + v))[j]);
+        }
+        suh[v] *= -kf[v] * k[v] / (E)N;
+        su[v] *= -kf[v] / (E)N;
+    }
+#ifdef DX
+    for (long n = 0; n < N; n++) EACH {
+        long at = n * C + c + v * VW;
+        V h = PART(x + at) - m[v], u = PART(g + at);
+        u = GATEV(h * kf[v] + t[v], u) * kf[v];
+#ifndef FIXED
+        u += h * suh[v] + su[v];
+#endif
+        if (whole) SET(dx + at, u);
+        else store_part(dx + at, u, count - v * VW);
+    }
+#endif
+}
+#else
+#ifdef SHORT
+typedef E R;
+#define SUM(v) (v)
+#else
+typedef V R;
+#define SUM(v) total(v)
+#if VW == 16
+#define LANE (V)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#elif VW == 8
+#define LANE (V)(0, 1, 2, 3, 4, 5, 6, 7)
+#else
+#define LANE (V)(0, 1, 2, 3)
+#endif
+#endif
+
+// Add u and u * (x - mean) of one row, lane by lane.
+static inline void row_sums(R* su, R* suh, __global const S* g, __global const S* x, long n, E m, E k, E t) {
+    R a0 = (R)(0), a1 = a0, z0 = a0, z1 = a0;
+#ifdef SHORT
+    for (long i = 0; i < n; i++) {
+        E h = LOAD(x, i) - m, u = LOAD(g, i);
+        u = GATE(h * k + t, u);
+        a0 += u;
+        z0 += u * h;
+    }
+#else
+    long i = 0;
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        V h0 = GET(x + i) - m, h1 = GET(x + i + VW) - m, u0 = GET(g + i), u1 = GET(g + i + VW);
+        u0 = GATEV(h0 * k + t, u0);
+        u1 = GATEV(h1 * k + t, u1);
+        a0 += u0;
+        a1 += u1;
+        z0 += u0 * h0;
+        z1 += u1 * h1;
+    }
+    for (; i + VW <= n; i += VW) {
+        V h = GET(x + i) - m, u = GET(g + i);
+        u = GATEV(h * k + t, u);
+        a0 += u;
+        z0 += u * h;
+    }
+    if (n % VW) {
+        V h = GET(x + n - VW) - m, u = GET(g + n - VW), done = (V)(E)(VW - n % VW);
+        u = GATEV(h * k + t, u);
+        a1 += LANE >= done ? u : (V)(0);
+        z1 += LANE >= done ? u * h : (V)(0);
+    }
+#endif
+    *su += a0 + a1;
+    *suh += z0 + z1;
+}
+
+// dx of one row, with u added p * (x - mean) + q.
+static inline void row_grad(__global S* d, __global const S* g, __global const S* x, long n, E m, E k, E t, E p, E q) {
+#ifdef SHORT
+    for (long i = 0; i < n; i++) {
+        E h = LOAD(x, i) - m, u = LOAD(g, i);
+        u = GATE(h * k + t, u);
+        STORE(d, i, u * k + (h * p + q));
+    }
+#else
+    long i = 0;
+    for (; i + VW <= n; i += VW) {
+        V h = GET(x + i) - m, u = GET(g + i);
+        u = GATEV(h * k + t, u);
+        SET(d + i, u * k + (h * p + q));
+    }
+    if (n % VW) {
+        V h = GET(x + n - VW) - m, u = GET(g + n - VW);
+        u = GATEV(h * k + t, u);
+        SET(d + n - VW, u * k + (h * p + q));
+    }
+#endif
+}
+#endif
+
+__kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __global W* restrict db, INPUTS, long og, long ox,
+                         long ow, long ob, long om, long ok, long N, long C, long span) {
     g += og;
     x += ox;
     w += ow;
@@ -219,79 +345,35 @@ __kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __glo
     mean += om;
     rstd += ok;
 #ifdef COLUMNS
-    long c = get_global_id(0) * VW, count = C - c < VW ? C - c : VW;
-    V m = parameters(mean, c, count), k = parameters(rstd, c, count), f = weights(w, c, count), t = shifts(b, c, count);
-    V su = (V)(0), suh = su, kf = k * f;
-    for (long n = 0; n < N; n++) {
-        V h = (load_part(x + n * C + c, count) - m), u = load_part(g + n * C + c, count);
-        u = GATEV(h * kf + t, u);
-        su += u;
-        suh += u * h;
-    }
-    suh *= k;
-    E a[VW], d[VW];
-    *(U*)a = su;
-    *(U*)d = suh;
-    for (int j = 0; j < count; j++) { STOREW(db, c + j, a[j]); STOREW(dw, c + j, d[j]); }
-#ifdef DX
-    V p = -kf * k * suh / (E)N, q = -kf * su / (E)N;
-    for (long n = 0; n < N; n++) {
-        V h = (load_part(x + n * C + c, count) - m), u = load_part(g + n * C + c, count);
-        u = GATEV(h * kf + t, u) * kf;
-#ifndef FIXED
-        u += h * p + q;
-#endif
-        store_part(dx + n * C + c, u, count);
-    }
-#endif
+    long c = get_global_id(0) * (CV * VW);
+    if (C - c >= CV * VW) columns(dx, dw, db, g, x, w, b, mean, rstd, N, C, c, CV * VW, 1);
+    else columns(dx, dw, db, g, x, w, b, mean, rstd, N, C, c, C - c, 0);
 #else
-    long c = get_global_id(0);
-    E m = mean[c], k = rstd[c], kf = k * WEIGHT(c), t = SHIFT(c), su = 0, suh = 0, size = (E)N * span;
-    for (long n = 0; n < N; n++) {
-        __global const S *gp = g + (n * C + c) * span, *xp = x + (n * C + c) * span;
-        V a0 = (V)(0), a1 = a0, z0 = a0, z1 = a0;
-        long i = 0;
-        for (; i + 2 * VW <= span; i += 2 * VW) {
-            V h0 = GET(xp + i) - m, h1 = GET(xp + i + VW) - m, u0 = GET(gp + i), u1 = GET(gp + i + VW);
-            u0 = GATEV(h0 * kf + t, u0);
-            u1 = GATEV(h1 * kf + t, u1);
-            a0 += u0;
-            a1 += u1;
-            z0 += u0 * h0;
-            z1 += u1 * h1;
+    long c = get_global_id(0) * BLOCK, count = C - c < BLOCK ? C - c : BLOCK;
+    R su[BLOCK], suh[BLOCK];
+    E p[BLOCK], q[BLOCK], size = (E)N * span;
+    for (int j = 0; j < BLOCK; j++) su[j] = suh[j] = (R)(0);
+    for (long n = 0; n < N; n++)
+        for (int j = 0; j < count; j++) {
+            long at = (n * C + c + j) * span;
+            row_sums(su + j, suh + j, g + at, x + at, span, mean[c + j], rstd[c + j] * WEIGHT(c + j), SHIFT(c + j));
         }
-        su += total(a0 + a1);
-        suh += total(z0 + z1);
-        for (; i < span; i++) {
-            E h = LOAD(xp, i) - m, u = LOAD(gp, i);
-            u = GATE(h * kf + t, u);
-            su += u;
-            suh += u * h;
-        }
-    }
-    suh *= k;
-    STOREW(db, c, su);
-    STOREW(dw, c, suh);
-#ifdef DX
-    E p = -kf * k * suh / size, q = -kf * su / size;
+    for (int j = 0; j < count; j++) {
+        E k = rstd[c + j], kf = k * WEIGHT(c + j), u = SUM(su[j]), uh = SUM(suh[j]) * k;
+        STOREW(db, c + j, u);
+        STOREW(dw, c + j, uh);
+        p[j] = -kf * k * uh / size;
+        q[j] = -kf * u / size;
 #ifdef FIXED
-    p = q = 0;
+        p[j] = q[j] = 0;
 #endif
-    for (long n = 0; n < N; n++) {
-        __global const S *gp = g + (n * C + c) * span, *xp = x + (n * C + c) * span;
-        __global S* d = dx + (n * C + c) * span;
-        long i = 0;
-        for (; i + VW <= span; i += VW) {
-            V h = GET(xp + i) - m, u = GET(gp + i);
-            u = GATEV(h * kf + t, u);
-            SET(d + i, u * kf + (h * p + q));
-        }
-        for (; i < span; i++) {
-            E h = LOAD(xp, i) - m, u = LOAD(gp, i);
-            u = GATE(h * kf + t, u);
-            STORE(d, i, u * kf + (h * p + q));
-        }
     }
+#ifdef DX
+    for (long n = 0; n < N; n++)
+        for (int j = 0; j < count; j++) {
+            long at = (n * C + c + j) * span;
+            row_grad(dx + at, g + at, x + at, span, mean[c + j], rstd[c + j] * WEIGHT(c + j), SHIFT(c + j), p[j], q[j]);
+        }
 #endif
 #endif
 }

@@ -1,0 +1,83 @@
+"""Gradients of batch norm over maps of every size on CPU devices: vectors, overlapping ends, blocks of channels."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from netcl.core.device import manager
+from netcl.core.profile import override_profile, profile_of
+from netcl.core.tensor import Tensor
+from netcl.ops.batch_norm import batch_norm_grad
+
+CPUS = [i for i, profile in enumerate(manager.profiles) if profile.kind == "cpu"]
+TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
+
+
+@pytest.fixture(params=[(i, width) for i in CPUS for width in (8, 16)], ids=str)
+def queue(request):
+    """A CPU device's queue with registers of 8 or 16 floats and one unit, so that work-items take many channels."""
+    number, width = request.param
+    queue = manager.default(number).queue
+    with override_profile(queue, dataclasses.replace(profile_of(queue), vector=width, compute_units=1)):
+        yield queue
+
+
+def lift(a):
+    return a[None, :, None]
+
+
+def expected(g, x, mean, rstd, w, b, training, relu):
+    """(dx, dw, db) in float64 by the formula of the docstring."""
+    h, n = (x - lift(mean)) * lift(rstd), x.shape[0] * x.shape[2]
+    u = np.where(h * lift(w) + lift(b) > 0, g, 0) if relu else g
+    db, dw = u.sum((0, 2)), (u * h).sum((0, 2))
+    dx = lift(w * rstd) * (u - lift(db) / n - h * lift(dw) / n if training else u)
+    return dx, dw, db
+
+
+def close(found, wanted, dtype):
+    np.testing.assert_allclose(
+        found.to_host().astype(np.float64), wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max())
+    )
+
+
+def arrays_of(shape, dtype, seed=0):
+    rng, stats = np.random.default_rng(seed), "float64" if dtype == "float64" else "float32"
+    made = [rng.standard_normal(shape).astype(dtype) for _ in range(2)]
+    made += [rng.uniform(0.5, 1.5, shape[1]).astype(stats) for _ in range(2)]
+    return made + [rng.standard_normal(shape[1]).astype(dtype) for _ in range(2)]
+
+
+@pytest.mark.parametrize("span", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 49, 50, 1100])
+def test_maps_of_every_size(queue, span):
+    """37 channels: blocks of 8, or of 2 where maps are large, and a rest; as columns, vectors and a rest of them."""
+    for channels, relu, training in ((37, False, True), (37, True, True), (64, False, False), (130, True, False)):
+        arrays = arrays_of((5, channels, span), "float32", span)
+        tensors = [Tensor.from_host(queue, a) for a in arrays]
+        found = batch_norm_grad(*tensors, training=training, activation="relu" if relu else None)
+        for y, wanted in zip(found, expected(*(a.astype("f8") for a in arrays), training, relu), strict=True):
+            close(y, wanted, "float32")
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("span", [1, 2, 6, 21])
+def test_dtypes(queue, span, dtype):
+    arrays = arrays_of((3, 35, span), dtype)
+    found = batch_norm_grad(*(Tensor.from_host(queue, a) for a in arrays))
+    for y, wanted in zip(found, expected(*(a.astype("f8") for a in arrays), True, False), strict=True):
+        close(y, wanted, dtype)
+
+
+@pytest.mark.parametrize("place", range(21))
+def test_an_infinity_counts_once_wherever_it_lies(queue, place):
+    """With constant statistics dw of its channel is infinite, not NaN: what is read twice counts once."""
+    g, x, mean, rstd, w, b = arrays_of((2, 33, 21), "float32")
+    g, x[1, 4, place], g[1, 4, place] = np.abs(g) + 1, np.inf, 2.0
+    g[0, 6, place] = np.nan
+    arrays = (g, x, mean, rstd, w, b)
+    _, dw, db = batch_norm_grad(*(Tensor.from_host(queue, a) for a in arrays), training=False)
+    wanted = expected(*(a.astype("f8") for a in arrays), False, False)
+    np.testing.assert_allclose(dw.to_host(), wanted[1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(db.to_host(), wanted[2], rtol=1e-4, atol=1e-4)
+    assert dw.to_host()[4] == np.inf and np.isnan(dw.to_host()[6]) and np.isnan(dw.to_host()).sum() == 1
