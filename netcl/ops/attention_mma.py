@@ -66,7 +66,7 @@ def _kernel(
         defines["WARPGROUP"], edit = 1, activate
         macros = product_macro(sizes["BC"], "f16", name="WG_SCORES", rows_of_four=True)
         macros += product_macro(sizes["DP"], "f16", along_n=True, held=True, name="WG_SPREAD", rows_of_four=True)
-    text = macros + sources.load("ptx.cl", "attention_mma.cl", **defines)
+    text = macros + sources.load("ptx.cl", "attention_tile.cl", "attention_mma.cl", **defines)
     kernel = get_kernel(queue, text, use.lower(), types, edit=edit)
     return kernel, sizes["WARPS"] * 32, sizes["WARPS"] * sizes["MT"] * 16
 

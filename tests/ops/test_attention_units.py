@@ -27,7 +27,7 @@ def test_groups_fit_a_multiprocessor(family, half, size, use):
         size = 40
     t = attention_mma.tile(family, use, half, size, H200)
     rows, width = t["WARPS"] * t["MT"] * 16, t["DP"] * (2 if half else 4)
-    held = (1 if use == "ATTEND" else 2) * rows * width
+    held = (1 if use == "ATTEND" else 2) * (1 if half else 2) * rows * width
     local = held + 4 * t["BC"] * width + (16 * t["BC"] if use == "KEY_GRAD" else 0)
     assert t["DP"] >= size and t["BC"] % 16 == 0 and width % 128 == 0
     assert t["RESIDENT"] * local <= SHARED

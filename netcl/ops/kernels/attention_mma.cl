@@ -1,41 +1,17 @@
 // attention_mma.cl: streaming attention and its gradients on NVIDIA's matrix units: mma.sync, or with WARPGROUP wgmma (16-bit
-// storage, MT 1, a multiple of 4 warps), which reads right operands from shared memory itself. Follows ptx.cl.
+// storage, MT 1, a multiple of 4 warps), which reads right operands from shared memory itself. Follows ptx.cl and
+// attention_tile.cl.
 //
 // Blocks, columns and results are those of attention_gpu.cl. A group of WARPS warps holds 16 MT rows per warp and walks over
 // tiles of BC columns, two stages of which are in shared memory, filled by copies that complete later:
 //   attend        rows = queries  X = k, Y = v    s = q X^T   o += p Y
 //   query_grad    rows = queries  X = k, Y = v    s = q X^T, u = g Y^T   dq += ds X
 //   key_grad      rows = keys     X = q, Y = g    s = k X^T, u = v Y^T   dv += p^T Y, dk += ds^T X
-// The sums s of a warp are, as they lie in its registers, the left operand of its next product: 16-bit after rounding, and
-// TF32 with the columns of 8 taken in the order 0 2 4 6 1 3 5 7, which the loads of X and Y follow.
-//   16-bit (half): float sums.     TF32 (float): both operands split into high and low, three products, float sums.
-// A tile has rows of DP elements, in blocks of 128 bytes, whose chunks of 16 bytes are exchanged so that no two lanes meet on a
-// bank (the "128-byte swizzle" of wgmma). Needs D, strides and offsets in multiples of 16 bytes, and scale > 0.
+// Needs D, strides and offsets in multiples of 16 bytes, and scale > 0.
 // Launch: local (WARPS * 32), global (blocks of rows * local, B * heads). USE_<KERNEL> picks the kernel of a program.
 // Source: Dao 2023, arXiv:2307.08691; fragments: PTX ISA 8.3, section 9.7.14.
-#ifdef TF32
-#define ES 4
-#define SHAPE "m16n8k8"
-#define KIND "tf32"
-#else
-#define ES 2
-#define SHAPE "m16n8k16"
-#define KIND "f16"
-#endif
-#define EACH (16 / ES)              // elements of a chunk
-#define DEPTH (32 / ES)             // k per instruction
-#define KS (DP / DEPTH)             // steps along the head size
-#define CS (BC / DEPTH)             // steps along the columns of a tile
-#define NC (BC / 8)                 // blocks of 8 columns of a tile
-#define ND (DP / 8)                 // blocks of 8 columns of a result
-#define NT (WARPS * 32)
-#define BR (WARPS * MT * 16)
-#define ROW_BYTES (DP * ES)
-#define TILE (BC * ROW_BYTES)
-#define HELD (BR * ROW_BYTES)
 #define LOG2E 1.4426950408889634f
 #define NONE (-INFINITY)
-#define UNROLL _Pragma("unroll")
 
 // Lengths, then strides of q, k, v, g in elements by batch, head and row (rows themselves are contiguous).
 typedef struct {
@@ -55,159 +31,6 @@ typedef struct {
     const int Tq = d.Tq, Tk = d.Tk, D = d.D, off = Tk - Tq, window = d.window, causal = d.causal; \
     const int item = get_local_id(0), warp = item >> 5, lane = item & 31, g8 = lane >> 2, t4 = lane & 3; \
     const long b = get_group_id(1) / heads, h = get_group_id(1) % heads;
-
-#define PLACE(r, c, all) (((c) >> 3) * (all) * 128 + (r) * 128 + ((((c) & 7) ^ ((r) & 7)) << 4))
-// copies `count` rows (the others become 0) of D elements to a tile of `all` rows
-#define FETCH(at, from, step, count, all) \
-    UNROLL for (int i_ = 0; i_ < (all) * ROW_BYTES / 16 / NT; i_++) { \
-        const int x_ = item + i_ * NT, r_ = x_ / (ROW_BYTES / 16), c_ = x_ % (ROW_BYTES / 16); \
-        const int n_ = r_ < (count) && c_ * EACH < D ? 16 : 0; \
-        COPY16((at) + PLACE(r_, c_, all), (from) + r_ * (step) + c_ * EACH, n_); \
-    }
-// copies the log-sums and the dots of BC queries from `at` of the head that starts at `head`
-#define FETCH_SUMS(to, head, at) \
-    UNROLL for (int x_ = item; x_ < 2 * BC; x_ += NT) { \
-        const int i_ = (at) + x_ % BC; \
-        COPY4((to) + x_ * 4, (x_ < BC ? lse : delta) + (head) + i_, i_ < Tq ? 4 : 0); \
-    }
-// 16 rows from r of a held tile, step kk along its elements: a left operand
-#define LEFT(a, at, r, kk) LOAD_MATRIX(a, (at) + PLACE((r) + (lane & 15), (kk) * 2 + (lane >> 4), BR))
-// rows j * 16 .. of a tile as 2 x 8 columns of a right operand, step kk along its elements
-#define ACROSS(two, at, j, kk) \
-    LOAD_MATRIX(two, (at) + PLACE((j) * 16 + (lane & 7) + ((lane >> 4) << 3), (kk) * 2 + ((lane >> 3) & 1), BC))
-// elements j * 16 .. of a tile's rows as 2 x 8 columns of a right operand, step kk along its rows
-#ifndef TF32
-#define ALONG(two, at, j, kk) LOAD_MATRIX_T(two, (at) + PLACE((kk) * 16 + (lane & 15), (j) * 2 + (lane >> 4), BC))
-#else
-#define ALONG(two, at, j, kk) \
-    UNROLL for (int q_ = 0; q_ < 4; q_++) { \
-        const int r_ = (kk) * 8 + t4 * 2 + (q_ & 1), c_ = ((j) * 2 + (q_ >> 1)) * 8 + g8; \
-        LOAD_WORD((two)[q_], (at) + PLACE(r_, c_ / 4, BC) + (c_ & 3) * 4); \
-    }
-#endif
-
-#ifdef TF32
-#define HIGH(x) (((x) + 0x1000u) & 0xffffe000u)
-#define LOW(x, h) as_uint(as_float(x) - as_float(h))
-#define PARTS(name, high) uint name[4]; UNROLL for (int q_ = 0; q_ < 4; q_++) { \
-        const uint h_ = HIGH((high)[q_]); \
-        name[q_] = LOW((high)[q_], h_); \
-        (high)[q_] = h_; \
-    }
-#define LEFT_PARTS(a) uint a##_low[MT][4]; UNROLL for (int i = 0; i < MT; i++) UNROLL for (int q_ = 0; q_ < 4; q_++) { \
-        const uint h_ = HIGH(a[i][q_]); \
-        a##_low[i][q_] = LOW(a[i][q_], h_); \
-        a[i][q_] = h_; \
-    }
-#define RIGHT_PARTS(b) PARTS(b##_low, b)
-#define PRODUCT(c, a, i, b, at) \
-    MMA(SHAPE, KIND, c, a##_low[i], b + at); \
-    MMA(SHAPE, KIND, c, a[i], b##_low + at); \
-    MMA(SHAPE, KIND, c, a[i], b + at);
-#else
-#define LEFT_PARTS(a)
-#define RIGHT_PARTS(b)
-#define PRODUCT(c, a, i, b, at) MMA(SHAPE, KIND, c, a[i], b + at);
-#endif
-#define EACH_ROWS UNROLL for (int i = 0; i < MT; i++)
-#define CLEAR(x, n) EACH_ROWS UNROLL for (int j = 0; j < n; j++) UNROLL for (int e = 0; e < 4; e++) x[i][j][e] = 0.0f;
-
-#ifdef WARPGROUP
-// descriptor of a matrix in shared memory with 128-byte swizzle: start, leading and stride offsets
-#define MATRIX(at, lead, stride) \
-    ((((ulong)(at) >> 4) & 0x3fff) | (ulong)((lead) >> 4) << 16 | (ulong)((stride) >> 4) << 32 | (ulong)1 << 62)
-// s (64 x BC) = the 64 held rows of this warpgroup times the rows of a tile; ready after SCORED
-#define SCORES(s, held, row, tile) \
-    WG_FENCE(); \
-    UNROLL for (int kk = 0; kk < KS; kk++) \
-        WG_SCORES(s[0], MATRIX((held) + ((kk >> 2) * BR + (row) / 64 * 64) * 128 + (kk & 3) * 32, 16, 1024), \
-                  MATRIX((tile) + (kk >> 2) * BC * 128 + (kk & 3) * 32, 16, 1024), kk > 0); \
-    WG_COMMIT();
-#define SCORED(s) \
-    WG_WAIT(0); \
-    UNROLL for (int j = 0; j < NC; j++) UNROLL for (int e = 0; e < 4; e++) PIN(s[0][j][e]);
-#define READY() FENCE_ASYNC()
-#define PROMISE GROUPS(RESIDENT);
-#else
-#define SCORED(s)
-#define READY()
-#define PROMISE
-// s[MT][NC] = MT times 16 held rows from `row` on times the rows of a tile
-#define SCORES(s, held, row, tile) \
-    CLEAR(s, NC) \
-    UNROLL for (int kk = 0; kk < KS; kk++) { \
-        uint a[MT][4]; \
-        EACH_ROWS LEFT(a[i], held, (row) + i * 16, kk); \
-        LEFT_PARTS(a) \
-        UNROLL for (int j = 0; j < NC / 2; j++) { \
-            uint two[4]; \
-            ACROSS(two, tile, j, kk); \
-            RIGHT_PARTS(two) \
-            EACH_ROWS { \
-                PRODUCT(s[i][2 * j], a, i, two, 0) \
-                PRODUCT(s[i][2 * j + 1], a, i, two, 2) \
-            } \
-        } \
-    }
-#endif
-
-// the left operand a of step kk from the sums s
-#ifdef TF32
-#define TURN(a, s, kk) \
-    (a)[0] = as_uint((s)[kk][0]); (a)[1] = as_uint((s)[kk][2]); (a)[2] = as_uint((s)[kk][1]); (a)[3] = as_uint((s)[kk][3]);
-#else
-#define TURN(a, s, kk) \
-    PACK_HALF((a)[0], (s)[2 * (kk)][0], (s)[2 * (kk)][1]); \
-    PACK_HALF((a)[1], (s)[2 * (kk)][2], (s)[2 * (kk)][3]); \
-    PACK_HALF((a)[2], (s)[2 * (kk) + 1][0], (s)[2 * (kk) + 1][1]); \
-    PACK_HALF((a)[3], (s)[2 * (kk) + 1][2], (s)[2 * (kk) + 1][3]);
-#endif
-
-#ifdef WARPGROUP
-#define SPREAD(o, s, tile) { \
-    uint a[CS][4]; \
-    UNROLL for (int kk = 0; kk < CS; kk++) { \
-        TURN(a[kk], s[0], kk) \
-        UNROLL for (int q_ = 0; q_ < 4; q_++) PIN_WORD(a[kk][q_]); \
-    } \
-    WG_FENCE(); \
-    UNROLL for (int kk = 0; kk < CS; kk++) \
-        WG_SPREAD(o[0], a[kk], MATRIX((tile) + kk * 2048, BC * 128, 1024), 1); \
-    WG_COMMIT(); \
-    WG_WAIT(0); \
-    UNROLL for (int j = 0; j < ND; j++) UNROLL for (int e = 0; e < 4; e++) PIN(o[0][j][e]); \
-}
-#else
-// o[MT][ND] += s times the rows of a tile. TF32 sums of a tile are added in ordinary float arithmetic, because the unit
-// truncates when it accumulates.
-#ifdef TF32
-#define PARTIAL float part[MT][ND][4]; CLEAR(part, ND)
-#define TOTAL(o) EACH_ROWS UNROLL for (int j = 0; j < ND; j++) UNROLL for (int e = 0; e < 4; e++) o[i][j][e] += part[i][j][e];
-#define INTO(o) part
-#else
-#define PARTIAL
-#define TOTAL(o)
-#define INTO(o) o
-#endif
-#define SPREAD(o, s, tile) { \
-    PARTIAL \
-    UNROLL for (int kk = 0; kk < CS; kk++) { \
-        uint a[MT][4]; \
-        EACH_ROWS { TURN(a[i], s[i], kk) } \
-        LEFT_PARTS(a) \
-        UNROLL for (int j = 0; j < ND / 2; j++) { \
-            uint two[4]; \
-            ALONG(two, tile, j, kk); \
-            RIGHT_PARTS(two) \
-            EACH_ROWS { \
-                PRODUCT(INTO(o)[i][2 * j], a, i, two, 0) \
-                PRODUCT(INTO(o)[i][2 * j + 1], a, i, two, 2) \
-            } \
-        } \
-    } \
-    TOTAL(o) \
-}
-#endif
 
 // one row of a result: this lane's pairs of columns, times f
 static inline void put_row(__global S* to, float (*o)[4], int second, int D, int t4, float f) {
@@ -240,11 +63,11 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
     __global S* restrict o, __global float* restrict lse, __global const S* restrict q, __global const S* restrict k,
     __global const S* restrict v, __global const uchar* restrict mask, long oq, long ok, long ov, long om, float scale,
     const Dims d) {
-    SHARED(shared, HELD + 4 * TILE);
+    SHARED(shared, KEPT + 4 * TILE);
     PROMISE
     const int heads = d.H;
     LENGTHS
-    const uint held = LOCAL(shared), tiles = held + HELD;
+    const uint held = LOCAL(shared), tiles = held + KEPT;
     // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
     const int q0 = ((int)get_num_groups(0) - 1 - (int)get_group_id(0)) * BR, rows = min(BR, Tq - q0);
     const float c = scale * LOG2E;
@@ -266,6 +89,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
         FETCH(tiles + TILE, v + begin * d.vt, d.vt, Tk - begin, BC)
     }
     COPY_GROUP();
+    SPLIT_HELD()
     for (int n = 0; n < count; n++) {
         const int kb = begin + n * BC;
         const uint X = tiles + (n & 1) * 2 * TILE, Y = X + TILE, next = tiles + ((n + 1) & 1) * 2 * TILE;
@@ -334,11 +158,11 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
     __global S* restrict dq, __global const S* restrict q, __global const S* restrict k, __global const S* restrict v,
     __global const S* restrict g, __global const float* restrict lse, __global const float* restrict delta,
     __global const uchar* restrict mask, long oq, long ok, long ov, long og, long ol, long om, float scale, const Dims d) {
-    SHARED(shared, 2 * HELD + 4 * TILE);
+    SHARED(shared, KEPT + 4 * TILE);
     PROMISE
     const int heads = d.H;
     LENGTHS
-    const uint held = LOCAL(shared), tiles = held + 2 * HELD;
+    const uint held = LOCAL(shared), tiles = held + KEPT;
     const int q0 = ((int)get_num_groups(0) - 1 - (int)get_group_id(0)) * BR, rows = min(BR, Tq - q0);
     const float c = scale * LOG2E;
     const long row = get_group_id(1) * (long)Tq;
@@ -364,6 +188,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
         FETCH(tiles + TILE, v + begin * d.vt, d.vt, Tk - begin, BC)
     }
     COPY_GROUP();
+    SPLIT_HELD()
     for (int n = 0; n < count; n++) {
         const int kb = begin + n * BC;
         const uint X = tiles + (n & 1) * 2 * TILE, Y = X + TILE, next = tiles + ((n + 1) & 1) * 2 * TILE;
@@ -410,11 +235,11 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     __global const S* restrict v, __global const S* restrict g, __global const float* restrict lse,
     __global const float* restrict delta, __global const uchar* restrict mask, long oq, long ok, long ov, long og, long ol,
     long om, float scale, const Dims d) {
-    SHARED(shared, 2 * HELD + 4 * TILE + 16 * BC);
+    SHARED(shared, KEPT + 4 * TILE + 16 * BC);
     PROMISE
     const int heads = d.H / d.G;
     LENGTHS
-    const uint held = LOCAL(shared), tiles = held + 2 * HELD, rows_at = tiles + 4 * TILE;
+    const uint held = LOCAL(shared), tiles = held + KEPT, rows_at = tiles + 4 * TILE;
     const int k0 = get_group_id(0) * BR, rows = min(BR, Tk - k0), first = k0 + warp * 16;
     const float c = scale * LOG2E;
     k += ok + b * d.kb + h * d.kh + k0 * d.kt;
@@ -439,6 +264,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
         FETCH_SUMS(rows_at, 0, begin)
     }
     COPY_GROUP();
+    SPLIT_HELD()
     int z = 0, qb = begin;
     for (int n = 0; n < count; n++) {
         const bool last = qb + BC >= end;    // of this head

@@ -25,6 +25,7 @@ from netcl.ops.matrix_units.precision import matmul_precision
 from netcl.runtime.cache import cacher
 
 FAMILIES = ("mma", "wgmma")  # in order of preference, the best last
+TEXTS = ("ptx.cl", "mma.cl", "wgmma.cl", "pack.cl", "attention_tile.cl", "attention_mma.cl")
 TIMEOUT = 180.0  # seconds for a child
 _allowed: tuple[str, ...] = FAMILIES  # narrowed by `only`
 _insisting = False  # set by `only`
@@ -113,7 +114,7 @@ def _attention_probed(profile: DeviceProfile, family: str) -> bool:
 
 
 def _key(profile: DeviceProfile) -> str:
-    text = "".join(sources.text(f) for f in ("ptx.cl", "mma.cl", "attention_mma.cl", "wgmma.cl", "pack.cl"))
+    text = "".join(sources.text(f) for f in TEXTS)
     facts = (profile.name, profile.driver, profile.platform_version, text)
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:32]
 
