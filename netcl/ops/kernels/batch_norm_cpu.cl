@@ -351,7 +351,7 @@ __kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __glo
 #else
     long c = get_global_id(0) * BLOCK, count = C - c < BLOCK ? C - c : BLOCK;
     R su[BLOCK], suh[BLOCK];
-    E p[BLOCK], q[BLOCK], size = (E)N * span;
+    E pq[2 * BLOCK], size = (E)N * span;    // one array: Intel's compiler loses two of one double each
     for (int j = 0; j < BLOCK; j++) su[j] = suh[j] = (R)(0);
     for (long n = 0; n < N; n++)
         for (int j = 0; j < count; j++) {
@@ -362,17 +362,18 @@ __kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __glo
         E k = rstd[c + j], kf = k * WEIGHT(c + j), u = SUM(su[j]), uh = SUM(suh[j]) * k;
         STOREW(db, c + j, u);
         STOREW(dw, c + j, uh);
-        p[j] = -kf * k * uh / size;
-        q[j] = -kf * u / size;
+        pq[2 * j] = -kf * k * uh / size;
+        pq[2 * j + 1] = -kf * u / size;
 #ifdef FIXED
-        p[j] = q[j] = 0;
+        pq[2 * j] = pq[2 * j + 1] = 0;
 #endif
     }
 #ifdef DX
     for (long n = 0; n < N; n++)
         for (int j = 0; j < count; j++) {
             long at = (n * C + c + j) * span;
-            row_grad(dx + at, g + at, x + at, span, mean[c + j], rstd[c + j] * WEIGHT(c + j), SHIFT(c + j), p[j], q[j]);
+            E k = rstd[c + j] * WEIGHT(c + j);
+            row_grad(dx + at, g + at, x + at, span, mean[c + j], k, SHIFT(c + j), pq[2 * j], pq[2 * j + 1]);
         }
 #endif
 #endif
