@@ -1,0 +1,81 @@
+"""Tensors of more than 2^31 elements, on GPUs with room for them: what lies past the reach of an int must be right."""
+
+import numpy as np
+import pytest
+
+from netcl.core.device import manager
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise as E
+from netcl.ops import reduction
+from netcl.ops.indexing import take
+from netcl.ops.matmul import matmul
+from netcl.ops.norm import layer_norm
+from netcl.ops.softmax import softmax
+
+COLUMNS = 1024
+ROWS = (1 << 31) // COLUMNS + 3
+ROOM = 40 << 30  # bytes
+
+
+@pytest.fixture(scope="module")
+def large():
+    """(queue, x, last): x (ROWS, COLUMNS) of halves, whose last rows are the random `last`, and zeros before."""
+    found = [i for i, p in enumerate(manager.profiles) if p.kind == "gpu" and p.global_mem >= ROOM]
+    if not found:
+        pytest.skip("no GPU with 40 GiB")
+    queue = manager.default(found[0]).queue
+    last = np.random.default_rng(0).standard_normal((5, COLUMNS)).astype("f2")
+    x = Tensor.full(queue, (ROWS, COLUMNS), 0.0, "float16")
+    E.assign(x[-5:], Tensor.from_host(queue, last))
+    yield queue, x, last.astype("f8")
+    queue.netcl_state.pool.free_held()
+
+
+def tail(t, rows=5):
+    """The last rows, and the first."""
+    return t[-rows:].to_host().astype("f8"), t[:2].to_host().astype("f8")
+
+
+@pytest.mark.gpu
+def test_elementwise_and_copies(large):
+    _, x, last = large
+    end, start = tail(E.add(E.mul(x, 2.0), 1.0))
+    np.testing.assert_allclose(end, last * 2 + 1, rtol=2e-3, atol=2e-3)
+    assert (start == 1).all()
+    turned = x.transpose(0, 1).contiguous()  # (COLUMNS, ROWS)
+    np.testing.assert_array_equal(turned[:, -5:].to_host().T.astype("f8"), last)
+    assert (turned[:, :2].to_host() == 0).all()
+
+
+@pytest.mark.gpu
+def test_rows(large):
+    queue, x, last = large
+    end, start = tail(softmax(x))
+    e = np.exp(last - last.max(-1, keepdims=True))
+    np.testing.assert_allclose(end, e / e.sum(-1, keepdims=True), rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(start, 1 / COLUMNS, rtol=1e-3)
+    w, b = (Tensor.full(queue, (COLUMNS,), v, "float16") for v in (2.0, 1.0))
+    end, start = tail(layer_norm(x, w, b)[0])
+    normal = (last - last.mean(-1, keepdims=True)) / np.sqrt(last.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(end, 2 * normal + 1, rtol=4e-3, atol=4e-3)
+    assert (start == 1).all()
+
+
+@pytest.mark.gpu
+def test_reductions(large):
+    _, x, last = large
+    np.testing.assert_allclose(reduction.sum(x, 0).to_host(), last.sum(0), rtol=2e-3, atol=4e-3)
+    np.testing.assert_allclose(reduction.sum(x, 1).to_host()[-5:], last.sum(1), rtol=2e-3, atol=4e-2)
+    assert float(reduction.max(x).to_host()[0]) == last.max()
+    assert int(reduction.argmax(x, 0).to_host()[3]) == ROWS - 5 + last[:, 3].argmax() and last[:, 3].max() > 0
+    assert int(reduction.argmax(x).to_host()[0]) == (ROWS - 5) * COLUMNS + last.argmax()
+
+
+@pytest.mark.gpu
+def test_products_and_rows_by_index(large):
+    queue, x, last = large
+    w = np.random.default_rng(1).standard_normal((COLUMNS, 64)).astype("f2")
+    y = matmul(x, Tensor.from_host(queue, w)).to_host()[-5:].astype("f8")
+    np.testing.assert_allclose(y, last @ w.astype("f8"), rtol=4e-3, atol=8e-2)
+    index = Tensor.from_host(queue, np.array([ROWS - 1, 0, ROWS - 4], np.int64))
+    np.testing.assert_array_equal(take(x, index, 0).to_host().astype("f8"), [last[4], 0 * last[0], last[1]])
