@@ -45,11 +45,13 @@ class Env:
 
         if x.ndim == 2 and not x.is_contiguous() and x.t().is_contiguous():
             return self.ours(x.t()).transpose(-1, -2)
+        if x.dtype == self.torch.bfloat16:  # NumPy takes its bits
+            return Tensor.from_host(self.queue, x.cpu().view(self.torch.int16).numpy().view("bfloat16"))
         return Tensor.from_host(self.queue, x.cpu().numpy())
 
     def theirs(self, y: Any) -> Any:
         """A torch tensor with the values of a netcl tensor, float64."""
-        return self.torch.from_numpy(np.asarray(y.to_host())).to("cuda").double()
+        return self.torch.from_numpy(np.asarray(y.to_host(), np.float64)).to("cuda")
 
     def error(self, got: Any, exact: Any) -> float:
         """The norm of the difference over the norm of the right values."""
@@ -161,6 +163,9 @@ CASES = (
     *(_matmul(f"fp32 highest {n}", t, n, n, n, precision="highest") for n, t in ((1024, None), (4096, 0.9))),
     *(_matmul(f"tf32 {n}", t, n, n, n, precision="medium", tf32=True) for n, t in ((1024, None), (4096, 0.9))),
     *(_matmul(f"fp16 {n}", t, n, n, n, dtype="float16") for n, t in ((1024, None), (4096, 0.9), (8192, 0.92))),
+    *(_matmul(f"bf16 {n}", t, n, n, n, dtype="bfloat16") for n, t in ((1024, None), (4096, 0.9), (8192, 0.92))),
+    _matmul("bf16 4096 a^T", None, 4096, 4096, 4096, dtype="bfloat16", turn_a=True),
+    _matmul("bf16 4095x4097x4099", 0.8, 4095, 4097, 4099, dtype="bfloat16"),
     _matmul("fp16 4096 a^T", None, 4096, 4096, 4096, dtype="float16", turn_a=True),
     _matmul("fp16 4096 b^T", None, 4096, 4096, 4096, dtype="float16", turn_b=True),
     _matmul("fp32 high 4096 a^T", None, 4096, 4096, 4096, turn_a=True),
@@ -175,6 +180,7 @@ CASES = (
     _matmul("fp32 high 128x256x784", None, 128, 256, 784),
     *_convs("3x3 32x64x56 64 fp32", (1.0, 1.0, 1.0), 32, 64, 56, 64, 3),
     *_convs("3x3 32x64x56 64 fp16", (0.8, 0.8, 0.8), 32, 64, 56, 64, 3, dtype="float16"),
+    *_convs("3x3 32x64x56 64 bf16", (0.8, 0.8, 0.8), 32, 64, 56, 64, 3, dtype="bfloat16"),
     *_convs("3x3 32x64x56 64 tf32", (None, None, None), 32, 64, 56, 64, 3, tf32=True, precision="medium"),
     *_convs("3x3/2 32x64x56 128 fp32", (None, None, None), 32, 64, 56, 128, 3, stride=2),
     *_convs("1x1 32x256x28 512 fp32", (None, None, None), 32, 256, 28, 512, 1),

@@ -4,6 +4,7 @@ import numpy as np
 
 import netcl.autograd as ag
 from netcl.autograd.compiler import jit_compile
+from netcl.core.dtypes import is_float
 from netcl.core.tensor import Tensor
 
 RNG = np.random.default_rng(7)
@@ -14,7 +15,7 @@ def normal(*shape, dtype=np.float32):
 
 
 def leaf(queue, array):
-    return ag.tensor(Tensor.from_host(queue, array), requires_grad=array.dtype.kind == "f")
+    return ag.tensor(Tensor.from_host(queue, array), requires_grad=is_float(array.dtype))
 
 
 def gradients(fn, queue, arrays, **kwargs):

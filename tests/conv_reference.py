@@ -7,7 +7,7 @@ from scipy import special
 
 from netcl.core.tensor import Tensor
 
-TOLERANCE = {"float16": 3e-3, "float32": 4e-6, "float64": 1e-13}
+TOLERANCE = {"bfloat16": 0.024, "float16": 3e-3, "float32": 4e-6, "float64": 1e-13}
 ACTIVATIONS = {
     None: lambda v: v,
     "relu": lambda v: np.maximum(v, 0),

@@ -173,7 +173,7 @@ class Parameter(Node):
 
 def _differentiable(value: Tensor) -> None:
     if not is_float(value.dtype):
-        raise DTypeError(f"requires_grad: expected a float16, float32 or float64 tensor, got {value.dtype}.")
+        raise DTypeError(f"requires_grad: expected a float16, bfloat16, float32 or float64 tensor, got {value.dtype}.")
 
 
 def tensor(x: Tensor | Node, requires_grad: bool = False) -> Node:

@@ -153,7 +153,7 @@ def _record(
         result = backward(g, y, *kept, **extra)
         return result if isinstance(result, (tuple, list)) else (result,)
 
-    nodes = tuple([Node(o, o.dtype.kind == "f", op.name, tape) for o in outputs])
+    nodes = tuple([Node(o, is_float(o.dtype), op.name, tape) for o in outputs])
     site = call_site() if state.anomaly else ""
     tape.add(Record(op.name, tuple([n.key for n in nodes]), edges, pullback, site))
     return nodes

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from netcl.core import layout
-from netcl.core.dtypes import BOOL, FLOAT64, INT64, DType, as_dtype, compute_dtype, is_float, on_device
+from netcl.core.dtypes import BOOL, FLOAT64, INT64, DType, as_dtype, common_dtype, compute_dtype, is_float, on_device
 from netcl.core.errors import NetclError, ShapeError
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
@@ -36,7 +36,7 @@ def compute_type(name: str, operands: Sequence[Any], queue: Any) -> tuple[DType,
     if name in TABLE:
         _, compute, dtype = elementwise.resolve(name, signature)
     else:
-        dtype = as_dtype(np.result_type(*[s if isinstance(s, np.dtype) else s() for s in signature]))
+        dtype = as_dtype(common_dtype(*[s if isinstance(s, np.dtype) else s() for s in signature]))
         compute = compute_dtype(dtype)
     if compute == FLOAT64:
         profile = profile_of(queue)
@@ -137,14 +137,14 @@ def _matmul(a: Any, b: Any, **_: Any) -> Facts:
         raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
     batch = layout.broadcast("matmul", left[:-2], right[:-2])
     shape = (*batch, *left[-2:-1][: a.ndim > 1], *right[-1:][: b.ndim > 1])
-    return shape or (1,), as_dtype(np.result_type(a.dtype, b.dtype))
+    return shape or (1,), as_dtype(common_dtype(a.dtype, b.dtype))
 
 
 @rule("linear", "linear_relu")
 def _linear(x: Any, w: Any, b: Any = None, **_: Any) -> Facts:
     if x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: expected input with last axis {w.shape[-1]}, got shape {x.shape}.")
-    return (*x.shape[:-1], w.shape[0]), as_dtype(np.result_type(x.dtype, w.dtype))
+    return (*x.shape[:-1], w.shape[0]), as_dtype(common_dtype(x.dtype, w.dtype))
 
 
 @rule("conv2d", "conv2d_relu")
@@ -157,7 +157,7 @@ def _conv2d(
     size = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x.shape[2:], w.shape[2:], *pairs, strict=True)
     ]
-    return (x.shape[0], w.shape[0], *size), as_dtype(np.result_type(x.dtype, w.dtype))
+    return (x.shape[0], w.shape[0], *size), as_dtype(common_dtype(x.dtype, w.dtype))
 
 
 @rule("max_pool2d", "avg_pool2d")
@@ -235,7 +235,7 @@ def _concat(*xs: Any, axis: int = 0) -> Facts:
     axis = layout.as_axis("concat", axis, xs[0].ndim)
     shape = list(xs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in xs)
-    return tuple(shape), as_dtype(np.result_type(*(x.dtype for x in xs)))
+    return tuple(shape), as_dtype(common_dtype(*(x.dtype for x in xs)))
 
 
 @rule("split")
@@ -251,4 +251,4 @@ def _split(x: Any, sizes: Any, axis: int = 0) -> list[Facts]:
 def _stack(*xs: Any, axis: int = 0) -> Facts:
     axis = layout.as_axis("stack", axis, xs[0].ndim + 1)
     shape = xs[0].shape
-    return (*shape[:axis], len(xs), *shape[axis:]), as_dtype(np.result_type(*(x.dtype for x in xs)))
+    return (*shape[:axis], len(xs), *shape[axis:]), as_dtype(common_dtype(*(x.dtype for x in xs)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from netcl.core.errors import DTypeError
@@ -12,12 +13,14 @@ from netcl.core.errors import DTypeError
 DType = np.dtype[Any]
 
 FLOAT16, FLOAT32, FLOAT64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # the upper half of a float32: its range, 8 bits of precision
 INT8, UINT8, INT32, INT64, BOOL = (np.dtype(t) for t in (np.int8, np.uint8, np.int32, np.int64, np.bool_))
-FLOATS = (FLOAT16, FLOAT32, FLOAT64)
+NARROW = (FLOAT16, BFLOAT16)  # stored in 16 bits, computed as float
+FLOATS = (*NARROW, FLOAT32, FLOAT64)
 SUPPORTED = (*FLOATS, INT8, UINT8, INT32, INT64, BOOL)
 
 C_NAME: dict[DType, str] = {
-    FLOAT16: "half", FLOAT32: "float", FLOAT64: "double",
+    FLOAT16: "half", BFLOAT16: "bfloat", FLOAT32: "float", FLOAT64: "double",
     INT8: "char", UINT8: "uchar", INT32: "int", INT64: "long", BOOL: "uchar",
 }  # fmt: skip
 _ALIASES: dict[str, DType] = {
@@ -52,12 +55,30 @@ def _choices() -> str:
 
 def is_float(dtype: DType) -> bool:
     """Whether `dtype` is a floating type."""
-    return dtype.kind == "f"
+    return dtype.kind == "f" or dtype == BFLOAT16
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The type arithmetic runs in: half is stored, float is computed; everything else computes as itself."""
-    return FLOAT32 if dtype == FLOAT16 else dtype
+    """The type arithmetic runs in: half and bfloat are stored, float is computed; all else computes as itself."""
+    return FLOAT32 if dtype in NARROW else dtype
+
+
+def common_dtype(*operands: Any) -> DType:
+    """NumPy's promotion of dtypes and (weak) Python numbers, in which bfloat16 behaves as float16 does.
+
+    Together the two are float32: neither holds the other's values.
+    """
+    if BFLOAT16 not in operands:
+        return np.result_type(*operands)
+    promoted = np.result_type(*(FLOAT16 if t == BFLOAT16 else t for t in operands))
+    if promoted != FLOAT16:
+        return promoted
+    return FLOAT32 if FLOAT16 in operands else BFLOAT16
+
+
+def transferable(array: Any) -> Any:
+    """`array` (or NumPy scalar) as drivers' buffers take it: bfloat16 as uint16, everything else as it is."""
+    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
 
 
 def on_device(dtype: DType, has_fp64: bool, device: str) -> DType:

@@ -9,7 +9,7 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import opencl
-from netcl.core.dtypes import BOOL, FLOAT64, UINT8, DType, as_dtype, on_device
+from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.memory import empty_buffer
@@ -123,7 +123,7 @@ class Tensor:
             self.array[...] = value
             self._tell("fill", value)
         elif self.is_contiguous:
-            pattern = self.dtype.type(value)
+            pattern = transferable(self.dtype.type(value))
             pattern = pattern.view(np.uint8) if self.dtype == BOOL else pattern
             size = self.dtype.itemsize
             opencl.fill_buffer(self.queue, self.buffer, pattern, self.size * size, self.offset * size)
@@ -341,7 +341,7 @@ class Tensor:
     exp, log, sqrt = (_operation(n) for n in ("exp", "log", "sqrt"))
 
 
-OPERANDS = (Tensor, int, float, bool, np.number, np.bool_)
+OPERANDS = (Tensor, int, float, bool, np.number, np.bool_, BFLOAT16.type)
 
 
 def _is_operand(name: str, x: Any) -> bool:

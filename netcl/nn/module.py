@@ -190,7 +190,7 @@ class Module:
     def to(self: M, target: Any) -> M:
         """Move everything to a queue (or what has a `.queue`), or floats to a dtype, in place; gradients are dropped.
 
-        Buffers are kept in the type that is computed in: float32 for float16.
+        Buffers are kept in the type that is computed in: float32 for float16 and bfloat16.
         """
         queue = getattr(target, "queue", target)
         if isinstance(queue, CPUQueue) or hasattr(queue, "int_ptr"):
@@ -211,6 +211,10 @@ class Module:
     def half(self: M) -> M:
         """Floats as float16; optimizers made afterwards keep float32 masters."""
         return self.to("float16")
+
+    def bfloat16(self: M) -> M:
+        """Floats as bfloat16; optimizers made afterwards keep float32 masters."""
+        return self.to("bfloat16")
 
     def float(self: M) -> M:
         """Floats as float32."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netcl.core.backend.opencl import Kernel, launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, INT64
+from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32, INT64, NARROW
 from netcl.core.errors import BuildError
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor
@@ -13,12 +13,12 @@ from netcl.ops import sources
 from netcl.ops.attention import RECORD, Geometry, dims_of
 from netcl.ops.matrix_units import probe
 from netcl.ops.matrix_units.edit import UnknownProgram, activate
-from netcl.ops.matrix_units.precision import matmul_precision
+from netcl.ops.matrix_units.precision import UNIT_TYPE, matmul_precision
 from netcl.ops.matrix_units.wgmma import product_macro
 from netcl.ops.tuning import parameters
 from netcl.runtime.cache import get_kernel
 
-LARGEST = {FLOAT16: 128, FLOAT32: 64}  # head sizes whose sums fit in registers
+LARGEST = {FLOAT16: 128, BFLOAT16: 128, FLOAT32: 64}  # head sizes whose sums fit in registers
 
 
 def serves(queue: Any, x: Geometry, *tensors: Tensor) -> bool:
@@ -35,18 +35,18 @@ def serves(queue: Any, x: Geometry, *tensors: Tensor) -> bool:
 def _family(queue: Any, dtype: Any) -> str | None:
     """The best family for the dtype on this device."""
     profile = profile_of(queue)
-    found = [f for f in probe.attention(profile) if f == "mma" or dtype == FLOAT16]
+    found = [f for f in probe.attention(profile) if f == "mma" or dtype in NARROW]
     return next((f for f in reversed(found) if probe.serves(f, C_NAME[dtype], profile)), None)
 
 
-def tile(family: str, use: str, half: bool, size: int, profile: DeviceProfile) -> dict[str, int]:
+def tile(family: str, use: str, narrow: bool, size: int, profile: DeviceProfile) -> dict[str, int]:
     """The head size padded to rows of 128 bytes, and from the tuning table the shape of a group's work.
 
     WARPS of 16 MT rows each, BC columns of a tile, RESIDENT groups that share a multiprocessor's registers.
     """
-    least = 64 if half else 32
+    least = 64 if narrow else 32
     padded = least if size <= least else 2 * least
-    row = parameters(f"{use.lower()}_{family}_{padded if half else 'float'}", profile)
+    row = parameters(f"{use.lower()}_{family}_{padded if narrow else 'float'}", profile)
     return {"DP": padded, **row}
 
 
@@ -54,18 +54,18 @@ def _kernel(
     queue: Any, family: str, use: str, types: list[Any], q: Tensor, size: int, mask: Tensor | None
 ) -> tuple[Kernel, int, int]:
     """The kernel, its work-items and the rows of a group."""
-    half = q.dtype == FLOAT16
-    sizes = tile(family, use, half, size, profile_of(queue))
-    defines: dict[str, Any] = {f"USE_{use}": 1, "S": C_NAME[q.dtype], **sizes}
-    if not half:
+    narrow, kind = q.dtype in NARROW, UNIT_TYPE[C_NAME[q.dtype]]
+    sizes = tile(family, use, narrow, size, profile_of(queue))
+    defines: dict[str, Any] = {f"USE_{use}": 1, "S": C_NAME[q.dtype], "KIND": f'"{kind}"', **sizes}
+    if not narrow:
         defines["TF32"] = 1
     if mask is not None:
         defines["MASK"] = 1
     macros, edit = "", None
     if family == "wgmma":
         defines["WARPGROUP"], edit = 1, activate
-        macros = product_macro(sizes["BC"], "f16", name="WG_SCORES", rows_of_four=True)
-        macros += product_macro(sizes["DP"], "f16", along_n=True, held=True, name="WG_SPREAD", rows_of_four=True)
+        macros = product_macro(sizes["BC"], kind, name="WG_SCORES", rows_of_four=True)
+        macros += product_macro(sizes["DP"], kind, along_n=True, held=True, name="WG_SPREAD", rows_of_four=True)
     text = macros + sources.load("ptx.cl", "attention_tile.cl", "attention_mma.cl", **defines)
     kernel = get_kernel(queue, text, use.lower(), types, edit=edit)
     return kernel, sizes["WARPS"] * 32, sizes["WARPS"] * sizes["MT"] * 16

@@ -16,7 +16,7 @@ from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import Kernel
 from netcl.core.backend.prepared import Run, prepare
-from netcl.core.dtypes import BOOL, FLOAT16, INT32, INT64, DType
+from netcl.core.dtypes import BOOL, INT32, INT64, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
@@ -218,7 +218,7 @@ def _geometry(
 
 def scalar_type(compute: DType) -> DType:
     """The type in which a kernel takes numbers."""
-    return np.dtype(np.float32) if compute == FLOAT16 else np.dtype(np.uint8) if compute == BOOL else compute
+    return np.dtype(np.uint8) if compute == BOOL else compute_dtype(compute)
 
 
 def argument_types(chain: Chain, form: Form, geometry: int) -> tuple[DType | None, ...]:

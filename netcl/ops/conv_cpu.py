@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netcl.core.backend.opencl import Kernel, launch
-from netcl.core.dtypes import FLOAT16, INT64, DType, compute_dtype
+from netcl.core.dtypes import INT64, NARROW, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
@@ -59,7 +59,7 @@ def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: boo
     kstep = _kstep(row["KC"], g.kh * g.kw)
     kernel = _kernel(queue, "conv", dtype, bias or activation is not None, FORWARD)
     dims = pack_dims(g, xs, ys, mc, nc, kstep, ACTS[activation], bias)
-    partial = (g.o, q) if dtype == FLOAT16 and g.taps > kstep else None
+    partial = (g.o, q) if dtype in NARROW and g.taps > kstep else None
     return kernel, (-(-m // mc), -(-q // nc), g.groups), partial, dims
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, INT64
+from netcl.core.dtypes import C_NAME, INT64, NARROW
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import sources
 from netcl.ops.conv_shape import Geometry, residue_geometry, residues
@@ -41,7 +41,7 @@ def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> Any:
     """
     axes = zip((form.h, form.w), (form.kh, form.kw), form.stride, form.padding, form.dilation)
     ys, xs = (list(residues(*axis)) for axis in axes)
-    bits = "ushort" if g.dtype == FLOAT16 else C_NAME[g.dtype]  # filters are only moved
+    bits = "ushort" if g.dtype in NARROW else C_NAME[g.dtype]  # filters are only moved
     turn = get_kernel(queue, sources.load("conv_turn.cl", S=bits), "conv_turn", TURN)
     outs = form.o // form.groups
     n, c, h, _ = dx.strides

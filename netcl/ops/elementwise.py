@@ -1,6 +1,6 @@
 """Elementwise ops: rows of the primitive table applied to tensors and numbers of any rank, broadcast and dtype.
 
-Result dtypes follow NumPy's promotion with Python numbers weak; half is stored and float32 computed.
+Result dtypes follow NumPy's promotion with Python numbers weak; float16 and bfloat16 are stored, float32 computed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 
 from netcl.core.backend import opencl
-from netcl.core.dtypes import BOOL, FLOAT64, INT32, DType, as_dtype, compute_dtype, is_float, on_device
+from netcl.core.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT64,
+    INT32,
+    DType,
+    as_dtype,
+    common_dtype,
+    compute_dtype,
+    is_float,
+    on_device,
+)
 from netcl.core.errors import DTypeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import BOOL as TRUTH
@@ -80,7 +91,7 @@ def _kind(name: str, x: Any) -> type:
         return bool
     if isinstance(x, (int, np.integer)):
         return int
-    if isinstance(x, (float, np.floating, Cell)):
+    if isinstance(x, (float, np.floating, BFLOAT16.type, Cell)):
         return float
     raise DTypeError(
         f"{name}: expected tensors and numbers, got {type(x).__name__}; make a tensor with Tensor.from_host."
@@ -122,7 +133,7 @@ def result_type(row: Primitive, signature: Sequence[Any]) -> DType:
     """NumPy's promotion of the operands (for `where` of its last two), at least half for rows that return floats."""
     weak = {bool: True, int: 0, float: 0.0}
     operands = signature[1:] if row.name == "where" else signature
-    dtype = np.result_type(*[s if isinstance(s, np.dtype) else weak[s] for s in operands])
+    dtype = common_dtype(*[s if isinstance(s, np.dtype) else weak[s] for s in operands])
     if row.result == FLOAT and not is_float(dtype):
         dtype = FLOAT64 if row.name in ("div", "reciprocal") else np.result_type(dtype, np.float16)
     return INT32 if dtype == np.int16 else as_dtype(dtype)
@@ -162,7 +173,7 @@ def gradients(
     chain = _gradient_chain(row, wanted, kinds)
     tensors = [values[n] for n in chain.inputs]
     floats = [t.dtype for t in tensors if is_float(t.dtype)]
-    compute = compute_dtype(np.result_type(*floats))
+    compute = compute_dtype(common_dtype(*floats))
     scalars = [_number(values[s], compute) if s in values else _number(attrs[s], compute) for s in chain.scalars]
     found = run(chain, compute, (g.dtype,) * len(wanted), tensors, scalars)
     for i, dx in zip(wanted, found, strict=True):

@@ -18,7 +18,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.prepared import Run, prepare
-from netcl.core.dtypes import BOOL, DType, compute_dtype
+from netcl.core.dtypes import BOOL, DType, common_dtype, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.queue import CPUQueue
@@ -130,7 +130,7 @@ def _facts(
         result = tuple(1 if a in axes else n for a, n in enumerate(shape))
     else:
         result = tuple(n for a, n in enumerate(shape) if a not in axes) or (1,)
-    return shape, axes, result, compute or compute_dtype(np.result_type(*(t.dtype for t in tensors)))
+    return shape, axes, result, compute or compute_dtype(common_dtype(*(t.dtype for t in tensors)))
 
 
 def _fill(op: str, final: str, dtype: DType) -> float:

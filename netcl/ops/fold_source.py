@@ -13,6 +13,7 @@ from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, is_float
 from netcl.core.kernels import dialect
 from netcl.ops import sources
 from netcl.ops.render import Chain, Form, c_argument, element_of, memory_of, vector_load, vector_store, vector_types
+from netcl.ops.sources import NARROW
 
 FOLDS = {"sum": (0.0, "add"), "prod": (1.0, "mul"), "max": (-math.inf, "maximum"), "min": (math.inf, "minimum")}
 FINALS = {"": "{}", "mean": "DIV({}, (T)(s_final))", "root": "f_sqrt(DIV({}, (T)(s_final)))"}
@@ -77,7 +78,9 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
 def _stores(k: int, dtype: DType, element: str) -> list[str]:
     """How folded value `k` is written: one lane, and a whole vector."""
     storage = C_NAME[dtype]
-    lane = f"vstore_half_rte(v, i, sum_{k})" if storage == "half" else f"(sum_{k}[i] = ({storage})(v))"
+    lane = f"(sum_{k}[i] = ({storage})(v))"
+    if storage in NARROW:
+        lane = f"STORE_{NARROW[storage]}(sum_{k}, i, v)"
     lines = [f"#define R{k} {storage}", f"#define PUT{k}(i, v) {lane}"]
     if storage != element:
         return [*lines, f"#define PUT_ALL{k}(at, v) put_lanes{k}(sum_{k}, v, at, W)"]

@@ -11,10 +11,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from netcl.core import layout
-from netcl.core.dtypes import DType, compute_dtype, is_float
+from netcl.core.dtypes import DType, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import Primitive
@@ -89,7 +87,7 @@ def _dtype(name: str, *dtypes: DType) -> DType:
     """The promoted dtype of the floating tensors; whole-number targets take part as they are."""
     if not is_float(dtypes[0]):
         raise DTypeError(f"{name}: expected a floating prediction, got {dtypes[0]}.")
-    return np.result_type(*[d for d in dtypes if is_float(d)])
+    return common_dtype(*[d for d in dtypes if is_float(d)])
 
 
 @lru_cache(maxsize=256)

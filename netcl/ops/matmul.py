@@ -14,7 +14,7 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.dtypes import DType, compute_dtype, is_float
+from netcl.core.dtypes import DType, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect, primitives
 from netcl.core.profile import profile_of
@@ -260,7 +260,7 @@ def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
     dtype = tensors[0].dtype
     if all(t.dtype == dtype for t in tensors):
         return tensors
-    common = np.result_type(*(t.dtype for t in tensors))
+    common = common_dtype(*(t.dtype for t in tensors))
     return tuple(cast(t, common) for t in tensors)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, INT64, DType, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW, DType, compute_dtype, is_float
 from netcl.core.kernels import dialect
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
@@ -52,7 +52,7 @@ def plan(queue: Any, p: Product) -> Run:
         p.m, p.n, p.k, *p.a, *p.b, p.c, mc, nc, inner[0], outer[1], inner[1], outer[2], inner[2], outer[3], inner[3],
         kstep, p.accumulate, ACTS[p.activation], p.bias, p.mask, p.sums,
     )  # fmt: skip
-    partial = (p.count * p.m * p.n,) if p.dtype == FLOAT16 and p.k > kstep else None
+    partial = (p.count * p.m * p.n,) if p.dtype in NARROW and p.k > kstep else None
 
     def run(
         queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, oc: int, oa: int, ob: int, alpha: float,
@@ -74,7 +74,7 @@ def in_place(p: Product, row: dict[str, int]) -> tuple[bool, bool]:
     B then needs rows of unit stride and whole panels, A rows of unit stride and whole tiles that do not all fall on the
     same sets of the first-level cache.
     """
-    b = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype != FLOAT16
+    b = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype not in NARROW
     whole = p.m % row["MR"] in (0, 4, 8)  # as `tile_rows` of panel_cpu.cl cuts them
     a = b and whole and p.a[1] == 1 and p.a[0] * p.dtype.itemsize % PAGE != 0 and not (p.mask or p.sums)
     return a, b

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, FLOAT64, INT64, DType, compute_dtype, is_float
+from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32, FLOAT64, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
@@ -38,6 +38,7 @@ ROWS = {
     FLOAT64: ("matmul_gpu_double",),
     FLOAT32: PORTABLE,
     FLOAT16: PORTABLE,
+    BFLOAT16: PORTABLE,
 }
 Run = Callable[..., None]
 Route = tuple[str, Tiling, Callable[[Any, "Product", Tiling], Run]]  # family, tiling, function that makes the plan

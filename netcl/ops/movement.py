@@ -9,6 +9,7 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
+from netcl.core.dtypes import common_dtype
 from netcl.core.errors import ShapeError
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.elementwise import assign, copy
@@ -35,7 +36,7 @@ def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     if len(rests) > 1 or any(t.ndim != tensors[0].ndim for t in tensors):
         shapes = ", ".join(str(t.shape) for t in tensors)
         raise ShapeError(f"concat: expected shapes that differ only along axis {axis}, got {shapes}.")
-    dtype = np.result_type(*[t.dtype for t in tensors])
+    dtype = common_dtype(*[t.dtype for t in tensors])
     if tensors[0].backend == "cpu":
         return cpu.compute(_concatenate, *tensors, axis=axis, dtype=dtype)  # type: ignore[no-any-return]
     shape = list(tensors[0].shape)

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.core.backend.opencl import Kernel, launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT64, INT32, DType, compute_dtype
+from netcl.core.dtypes import C_NAME, FLOAT64, INT32, DType, compute_dtype
 from netcl.core.kernels import dialect
 from netcl.core.profile import profile_of
 from netcl.core.queue import state_of
 from netcl.core.rebind import unrecorded
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops.render import memory_of, turns, width_of
+from netcl.ops.sources import NARROW
 from netcl.runtime.cache import get_kernel
 
 SLOTS = (1, 2, 4, 8, 16, 32, 48)  # tensors per launch: few programs, and 48 fit the 1024 bytes of arguments PoCL takes
@@ -133,18 +134,12 @@ def _helpers(form: Form) -> str:
     size = 8 if element == "double" else 4
     text = f"typedef {element}{width} U{'' if form.aligned else f' __attribute__((aligned({size})))'};\n"
     text += f"typedef {element}{width} V{f' __attribute__((aligned({size})))' if form.plain else ''};\n"
-    if form.storage == FLOAT16:
-        load, store = (
-            (f"LOAD_HALF{width}(q)", f"STORE_HALF{width}(x, q)")
-            if form.plain
-            else (f"vload_half{width}(0, q)", f"vstore_half{width}_rte(x, 0, q)")
-        )
-        text += f"#define LOAD(q) {load}\n#define STORE(q, x) {store}\n"
-        one, put = "vload_half({j}, q)", "vstore_half_rte(x.s{j:x}, {j}, q)"
-        text += ("#ifdef CONVERTS_HALF\n"
-                 f"#define rounded(x) __builtin_convertvector(__builtin_convertvector(x, HALF{width}), T)\n#else\n"
-                 f"static inline T rounded(T x) {{ ushort{width} h; vstore_half{width}_rte(x, 0, (half*)&h);\n"
-                 f"    return vload_half{width}(0, (const half*)&h); }}\n#endif\n")  # fmt: skip
+    if storage in NARROW:
+        name = NARROW[storage]
+        lanes = f"{name}{width}{'A' * form.aligned}"
+        text += f"#define LOAD(q) LOAD_{lanes}(q)\n#define STORE(q, x) STORE_{lanes}(x, q)\n"
+        text += f"#define rounded(x) ROUND_{name}{width}(x)\n"
+        one, put = f"LOAD_{name}(q, {{j}})", f"STORE_{name}(q, {{j}}, x.s{{j:x}})"
     else:
         text += "#define LOAD(q) (*(__global const U*)(q))\n#define STORE(q, x) (*(__global U*)(q) = (x))\n"
         one, put = "q[{j}]", "q[{j}] = x.s{j:x}"

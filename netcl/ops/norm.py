@@ -15,7 +15,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, INT64, DType, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.profile import DeviceProfile, profile_of
@@ -116,9 +116,9 @@ def _first_axis(where: str, x: Tensor, axes: Any) -> int:
 
 
 def parameter_dtype(compute: DType, *parameters: Optional) -> DType:
-    """How kernels meet weight and bias: half when the weight is half and float is computed, else the compute dtype."""
-    given = [p.dtype for p in parameters if p is not None]
-    return FLOAT16 if compute == FLOAT32 and given and all(d == FLOAT16 for d in given) else compute
+    """How kernels meet weight and bias: as they are where all are of one narrow type, else in the compute dtype."""
+    given = {p.dtype for p in parameters if p is not None}
+    return given.pop() if len(given) == 1 and compute == FLOAT32 and given <= {*NARROW} else compute
 
 
 def prepared(p: Optional, dtype: DType, stand_in: Tensor) -> Tensor:
@@ -133,8 +133,6 @@ def source(
     """The kernels `use` of `file` for these element types; `flags` become defines without a value."""
     defines: dict[str, Any] = {**dict.fromkeys(flags, 1), f"USE_{use}": 1}
     defines |= {"S": C_NAME[stored], "E": C_NAME[compute], "W": C_NAME[parameters], **sizes}
-    if parameters == FLOAT16:
-        defines["W_HALF"] = 1
     return sources.load(*(["memory.cl"] if file.endswith("_cpu.cl") else []), file, **defines)
 
 

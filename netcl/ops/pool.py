@@ -11,7 +11,7 @@ import numpy as np
 
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, INT32, INT64, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, INT32, INT64, NARROW, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
@@ -277,10 +277,10 @@ def _plan(queue: Any, name: str, types: Any, form: Window, result: Any, x: Tenso
 
 
 def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
-    """Whether pool_cpu.cl can do it: fixed windows over rows of floats, and no sums kept in half."""
+    """Whether pool_cpu.cl can do it: fixed windows over rows of floats, and no sums kept in a narrow type."""
     if not is_float(x.dtype) or form.adaptive or x.strides[-1] != 1 or min(x.strides) < 0:
         return False
-    return x.dtype != FLOAT16 or not name.endswith("_grad")
+    return x.dtype not in NARROW or not name.endswith("_grad")
 
 
 def _plan_vectors(queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from netcl.core import layout, rebind
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import BOOL, C_NAME, FLOAT16, FLOAT32, INT64, UINT8, DType, as_dtype, is_float
+from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, INT64, UINT8, DType, as_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.profile import profile_of
@@ -149,13 +149,7 @@ def _source(form: int, dtype: DType, plain: bool) -> str:
     width = 8 if plain else 4
     preamble = dialect.preamble(frozenset({"f_log", "f_sqrt"}), "float", width, plain)
     storage = C_NAME[dtype]
-    half = dtype == FLOAT16
-    return sources.load(
-        "random.cl",
-        preamble=preamble + f"#define LOAD_IN(p, i) {'vload_half(i, p)' if half else '(p)[i]'}\n"
-        + f"#define STORE_OUT(p, i, v) {'vstore_half_rte(v, i, p)' if half else f'(p)[i] = ({storage})(v)'}\n",
-        FORM=form, W=width, STEP=STEP if plain else 1, IN=storage, OUT=storage,
-    )  # fmt: skip
+    return sources.load("random.cl", preamble=preamble, FORM=form, W=width, STEP=STEP if plain else 1, S=storage)
 
 
 def _generate(

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netcl.core.dtypes import C_NAME, FLOAT16, DType
+from netcl.core.dtypes import C_NAME, DType, compute_dtype
 from netcl.core.kernels import dialect
 from netcl.ops import sources
 from netcl.ops.broadcast import broadcast_index_lines
+from netcl.ops.sources import NARROW
 
 Line = tuple[str, str, tuple[str, ...]]  # (variable, FUNCTION, arguments: variables or numbers)
 REDUCTIONS = {"SUM": ("ADD", "0"), "MAX": ("MAXIMUM", "-inf"), "MIN": ("MINIMUM", "inf")}  # combine, start
@@ -94,7 +95,7 @@ class Form(NamedTuple):
 
     @property
     def element(self) -> str:
-        """C name of the compute type; half is computed as float."""
+        """C name of the compute type."""
         return element_of(self.compute)
 
     @property
@@ -122,7 +123,7 @@ def vector_for(row: int, vector: int) -> int:
 
 def element_of(dtype: DType) -> str:
     """C name of the type that `dtype` is computed in."""
-    return "float" if dtype == FLOAT16 else C_NAME[dtype]
+    return C_NAME[compute_dtype(dtype)]
 
 
 # -- Python ------------------------------------------------------------------------------------------------------------
@@ -190,11 +191,12 @@ def vector_load(form: Form, operand: Operand, name: str, full: bool) -> str:
     element, width = form.element, form.width
     if operand.access == "vector" and full:
         pointer = f"in_{name} + p_{name} + c"
-        if operand.dtype == FLOAT16:
-            text = f"LOAD_HALF{width}({pointer})" if form.plain else f"vload_half{width}(0, {pointer})"
-            return text if element == "float" else f"convert_{element}{width}({text})"
-        text = f"*(__global const U_{C_NAME[operand.dtype]}*)({pointer})"
-        return text if C_NAME[operand.dtype] == element else f"convert_{element}{width}({text})"
+        storage = C_NAME[operand.dtype]
+        if storage in NARROW:
+            text, storage = f"LOAD_{NARROW[storage]}{_lanes(form)}({pointer})", "float"
+        else:
+            text = f"*(__global const U_{storage}*)({pointer})"
+        return text if storage == element else f"convert_{element}{width}({text})"
     if operand.access == "repeat":
         return f"(T)({_scalar(operand, element, name, f'p_{name}')})"
     step = "" if operand.access == "vector" else f" * i_{name}"
@@ -205,9 +207,14 @@ def vector_load(form: Form, operand: Operand, name: str, full: bool) -> str:
     return f"(T)({', '.join(lanes)})"
 
 
+def _lanes(form: Form) -> str:
+    """What ends the names of loads and stores of vectors of a narrow type."""
+    return f"{form.width}{'A' * form.aligned}"
+
+
 def _scalar(operand: Operand, element: str, name: str, index: str) -> str:
-    if operand.dtype == FLOAT16:
-        return f"({element})vload_half({index}, in_{name})"
+    if C_NAME[operand.dtype] in NARROW:
+        return f"({element})LOAD_{NARROW[C_NAME[operand.dtype]]}(in_{name}, {index})"
     return f"({element})in_{name}[{index}]"
 
 
@@ -216,11 +223,11 @@ def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -
     element, width, storage = form.element, form.width, C_NAME[operand.dtype]
     if operand.access == "vector" and full:
         pointer = f"out_{k} + p_w{k} + c"
-        if operand.dtype == FLOAT16:
-            value = value if element in ("float", "double") else f"convert_float{width}({value})"
-            if form.plain and element != "double":  # from double the compiler calls what PoCL does not have
-                return [f"STORE_HALF{width}({value}, {pointer});"]
-            return [f"vstore_half{width}({value}, 0, {pointer});"]
+        if storage == "half" and element == "double":
+            return [f"vstore_half{width}({value}, 0, {pointer});"]  # other ways the compiler calls what PoCL lacks
+        if storage in NARROW:
+            value = value if element == "float" else f"convert_float{width}({value})"
+            return [f"STORE_{NARROW[storage]}{_lanes(form)}({value}, {pointer});"]
         if form.stream:
             return [f"STREAM_TO(T, {pointer}, {value});"]
         value = value if storage == element else f"convert_{storage}{width}({value})"
@@ -233,9 +240,10 @@ def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -
 
 
 def _store_lane(operand: Operand, k: int, lane: str, index: str) -> str:
-    if operand.dtype == FLOAT16:
-        return f"vstore_half((float){lane}, {index}, out_{k});"
-    return f"out_{k}[{index}] = ({C_NAME[operand.dtype]}){lane};"
+    storage = C_NAME[operand.dtype]
+    if storage in NARROW:
+        return f"STORE_{NARROW[storage]}(out_{k}, {index}, (float){lane});"
+    return f"out_{k}[{index}] = ({storage}){lane};"
 
 
 def c_argument(text: str, element: str) -> str:
@@ -253,8 +261,9 @@ def assignment(line: Line, element: str) -> str:
 
 
 def memory_of(text: str) -> str:
-    """memory.cl where `text` uses it."""
-    return sources.text("memory.cl") if re.search(r"\b(STREAM_TO|AHEAD|(LOAD|STORE)_HALF\d+)\(", text) else ""
+    """The files of what `text` uses to load and to store."""
+    used = sources.storage([name for name, form in NARROW.items() if re.search(rf"\b{name}\b|_{form}", text)])
+    return used + (sources.text("memory.cl") if re.search(r"\b(STREAM_TO|AHEAD)\(", text) else "")
 
 
 # -- the frame of every kernel -----------------------------------------------------------------------------------------
@@ -272,7 +281,7 @@ def head(chain: Chain, form: Form) -> str:
 def vector_types(form: Form) -> str:
     """Vector types of the operands that may start at any element (`aligned` vectors may use full-width moves)."""
     lines = []
-    for name in sorted({C_NAME[x.dtype] for _, _, x in form.operands} - {"half"}):
+    for name in sorted({C_NAME[x.dtype] for _, _, x in form.operands} - NARROW.keys()):
         align = "" if form.aligned else f" __attribute__((aligned({_SIZE[name]})))"
         lines.append(f"typedef {name}{form.width} U_{name}{align};\n")
     return "".join(lines)

@@ -10,7 +10,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT64, INT32, INT64, DType, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, FLOAT64, INT32, INT64, DType, compute_dtype, is_float
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import sources
@@ -127,8 +127,6 @@ def _types(wide: bool) -> tuple[DType | None, ...]:
 def _source(x: DType, out: DType, total: DType, group: int, columns: int, wide: bool) -> str:
     """The program; `group` is 0 for the form over columns."""
     extra = {"ROWS": 1, "WG": group} if group else {"COLS": columns}
-    if out == FLOAT16:
-        extra["HALF_OUT"] = 1
     return sources.load(
         "scan.cl", S=C_NAME[x], R=C_NAME[out], ACC=C_NAME[total], T=C_NAME[compute_dtype(x)],
         I="long" if wide else "int", **extra,

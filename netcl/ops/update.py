@@ -7,8 +7,8 @@ A row reads the parameter `p`, its gradient `g`, states that live between steps,
             p = (1 - lr * decay) * p - lr / c1 * m / (sqrt(v) * (1 / sqrt(c2)) + eps)
 
 Parts that read only scalars, such as `lr / c1`, are worked out on the host in double precision and passed as numbers.
-The same text becomes the OpenCL kernel and the NumPy function. Half parameters keep a float32 master copy as one more
-state; a parameter that was written from outside since the last step is taken over into its master copy.
+The same text becomes the OpenCL kernel and the NumPy function. Parameters of float16 and bfloat16 keep a float32 master
+copy as one more state; one that was written from outside since the last step is taken over into its master copy.
 
 Sources: Adam, Kingma and Ba 2015, arXiv:1412.6980; AMSGrad, Reddi et al. 2018, arXiv:1904.09237; AdamW, Loshchilov and
 Hutter 2019, arXiv:1711.05101; RMSprop, Hinton, lecture 6e; Nesterov momentum, Sutskever et al. 2013.
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from netcl.core.backend import cpu
-from netcl.core.dtypes import FLOAT16, FLOAT32, DType, compute_dtype, is_float
+from netcl.core.dtypes import FLOAT32, NARROW, DType, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.queue import CPUQueue
@@ -171,15 +171,15 @@ def add_update(row: Update) -> None:
 class Updater:
     """The states of one row for some tensors of one queue and dtype, and the step over all of them in one launch.
 
-    Half tensors get a float32 master copy as one more state. `states[name][i]` is the state of tensor i, shaped alike:
-    float32 for half tensors, else of the tensor's dtype.
+    Narrow tensors (float16, bfloat16) get a float32 master copy as one more state. `states[name][i]` is the state of
+    tensor i, shaped alike: float32 for narrow tensors, else of the tensor's dtype.
     """
 
     def __init__(self, row: str, tensors: Sequence[Tensor]) -> None:
         self.row = UPDATES[row]
         self.queue = same_queue(row, *tensors)
         self.dtype: DType = tensors[0].dtype
-        self.master = self.dtype == FLOAT16
+        self.master = self.dtype in NARROW
         if any(t.dtype != self.dtype for t in tensors) or not is_float(self.dtype):
             found = ", ".join(sorted({str(t.dtype) for t in tensors}))
             raise DTypeError(f"{row}: expected tensors of one floating dtype, got {found}.")
@@ -298,7 +298,7 @@ def total_norm(tensors: Sequence[Tensor], order: float = 2.0) -> Tensor:
     order 2: sqrt(sum x*x); 1: sum |x|; inf: max |x|; else (sum |x|**order)**(1/order). NaN stays NaN.
     """
     queue = same_queue("total_norm", *tensors)
-    dtype = np.result_type(FLOAT32, *(t.dtype for t in tensors))
+    dtype = common_dtype(FLOAT32, *(t.dtype for t in tensors))
     if isinstance(queue, CPUQueue):
         return cpu.compute(_numpy_total_norm, *tensors, queue=queue, order=order, dtype=dtype)  # type: ignore[no-any-return]
     parts = []

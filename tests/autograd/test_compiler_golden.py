@@ -38,6 +38,7 @@ CASES = {
     "outer": (lambda x, y: ag.tanh(x * y) - x, "float32", [(64, 1), (1, 48)]),
     "channels": (lambda x, s: ag.silu(x * s), "float32", [(4, 6, 8, 8), (6, 1, 1)]),
     "half": (lambda x, y: ag.gelu(x) * y, "float16", [(100,), (100,)]),
+    "bfloat": (lambda x, y: ag.gelu(x) * y, "bfloat16", [(100,), (100,)]),
     "double": (lambda x, y: ag.maximum(x, y) / 3.0, "float64", [(100,), (100,)]),
     "integers": (lambda x, y: (x + y) * 3 - 1, "int32", [(100,), (100,)]),
     "outputs": (lambda x, y: (ag.where(x > y, x, 0.0), ag.exp(x) - y), "float32", [(9, 7), (9, 7)]),
@@ -81,7 +82,9 @@ def text_of(name, case=None):
             for launch in backward.launches:  # of a fold what goes before reduce.cl
                 source = report.backward_source(call.step, launch).split("#define LEAST")[0]
                 parts.append(f"// {name}, {kind}, backward\n{source}")
-    text = "\n".join(parts).replace(sources.text("memory.cl"), "// memory.cl\n")
+    text = "\n".join(parts)
+    for file in ("memory.cl", "half.cl", "bfloat.cl"):
+        text = text.replace(sources.text(file), f"// {file}\n")
     return re.sub(r"static inline T (f_\w+)\(.*?\n}\n", r"// \1 of math.cl\n", text, flags=re.S)
 
 

@@ -40,7 +40,7 @@ SHAPES = (
 )
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
 CHAINS = int(os.environ.get("NETCL_TEST_CHAINS", "24"))
-TOLERANCE = {"float16": 2e-2, "float32": 2e-5, "float64": 1e-10}
+TOLERANCE = {"bfloat16": 0.16, "float16": 2e-2, "float32": 2e-5, "float64": 1e-10}
 
 
 @st.composite

@@ -224,7 +224,7 @@ def test_gradients_come_in_the_dtype_of_their_leaf(queue):
         y = (x * w).sum()
     tape.backward(y)
     assert (x.grad.dtype, w.grad.dtype) == (np.float16, np.float32)
-    with pytest.raises(DTypeError, match="float16, float32 or float64"):
+    with pytest.raises(DTypeError, match="float16, bfloat16, float32 or float64"):
         ag.tensor(Tensor.ones(queue, (2,), "int32"), requires_grad=True)
     with pytest.raises(DTypeError, match="expected a Tensor, got list"):
         ag.tensor([1.0])

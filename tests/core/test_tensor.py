@@ -10,7 +10,7 @@ from netcl.core.device import manager, override_profile, profile_of
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.tensor import Tensor
 
-DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
+DTYPES = ["bfloat16", "float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -105,14 +105,18 @@ def test_astype(queue, source, target):
 @pytest.mark.parametrize("right", DTYPES)
 def test_promotion_is_numpys(queue, left, right):
     a, b = np.array([1, 0, 2]).astype(left), np.array([1, 1, 3]).astype(right)
-    expected = a + b
+    half = ["float16" if d == "bfloat16" else d for d in (left, right)]  # NumPy knows what that becomes
+    common = np.result_type(*half)
+    if common == np.float16 and "bfloat16" in (left, right):
+        common = np.dtype("float32" if "float16" in (left, right) else "bfloat16")
+    expected = a.astype(common) + b.astype(common)
     got = Tensor.from_host(queue, a) + Tensor.from_host(queue, b)
     assert np.array_equal(got.to_host(), expected)
     assert got.dtype == (np.int32 if expected.dtype == np.int16 else expected.dtype)  # no int16 here: next wider
 
 
 def test_python_numbers_are_weak(queue):
-    for dtype in ("float16", "float32", "float64"):
+    for dtype in ("bfloat16", "float16", "float32", "float64"):
         t = Tensor.ones(queue, (2,), dtype)
         assert {(t * 2).dtype, (2.5 + t).dtype, (1 / t).dtype} == {np.dtype(dtype)}
     i = Tensor.ones(queue, (2,), "int32")

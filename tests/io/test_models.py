@@ -67,7 +67,7 @@ def test_a_file_goes_to_another_backend(queue, cpu_queue, tmp_path):
     assert load_model(tmp_path / "m.netcl")[0].weight.shape == (2, 1, 3, 3)  # a queue is chosen when none is given
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_dtypes_are_kept(cpu_queue, tmp_path, dtype):
     save_model(nn.Linear(cpu_queue, 2, 3, dtype=dtype), tmp_path / "m.netcl")
     assert load_model(tmp_path / "m.netcl", cpu_queue).weight.dtype == dtype

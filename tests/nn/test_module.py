@@ -144,8 +144,9 @@ def test_models_move_between_devices_and_dtypes(queue):
     assert net.to(other) is net
     assert net.first.weight is weight is net.blocks[1].weight and net.steps.queue is other
     np.testing.assert_allclose(net(ag.tensor(Tensor.from_host(other, x))).to_host(), expected, rtol=1e-5)
-    net.half()
-    assert net.first.weight.dtype == np.float16 and net.steps.dtype == np.float32  # buffers as they are computed with
+    for narrow, dtype in ((net.half, "float16"), (net.bfloat16, "bfloat16")):
+        narrow()
+        assert net.first.weight.dtype == dtype and net.steps.dtype == np.float32  # buffers as they are computed with
     assert net.double().scale.dtype == np.float64
     with pytest.raises(DTypeError, match="floating dtype"):
         net.to("int32")

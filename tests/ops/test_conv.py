@@ -69,7 +69,7 @@ def test_forward_and_gradients(queue, case):
     check(queue, x_shape, w_shape, **options)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize(
     "case", ["3x3 many channels", "3x3 on rows of 7", "stride 2", "all different", "depthwise", "patches"]
 )
@@ -90,7 +90,7 @@ WINOGRAD = {
 
 
 @pytest.mark.parametrize("case", list(WINOGRAD))
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_winograd_sizes(queue, case, dtype):
     x_shape, w_shape, options = WINOGRAD[case]
     check(queue, x_shape, w_shape, dtype, **options)
@@ -112,7 +112,7 @@ def test_widths_round_the_vectors(queue, width):
 
 
 @pytest.mark.parametrize("vector", [8, 16])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_registers_of_both_widths(cl_queue, vector, dtype):
     """Direct, strided, depthwise and Winograd forms with 16 floats a vector where registers hold 8, and so on."""
     with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
@@ -158,7 +158,7 @@ def test_gpu_family(gpu_family, case):
 
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_bias_and_activation(queue, activation, dtype):
     for x_shape, w_shape, groups in (
         ((2, 3, 7, 9), (5, 3, 3, 3), 1),

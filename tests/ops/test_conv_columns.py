@@ -91,14 +91,14 @@ def test_forward_and_gradients(queue, case):
     check(queue, x_shape, w_shape, **options)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("case", ["stem", "patches", "all different", "5 channels, 127 pixels"])
 def test_other_floats(queue, case, dtype):
     x_shape, w_shape, options = CASES[case]
     check(queue, x_shape, w_shape, dtype, **options)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("images", [1, 2, 5])
 @pytest.mark.parametrize("case", ["one image a turn", "turns of unequal length", "large filters, few pixels"])
 def test_turns(queue, chunk, case, images, dtype):
@@ -108,7 +108,7 @@ def test_turns(queue, chunk, case, images, dtype):
     check(queue, (images, 3, 8, 6), w_shape, dtype, stride=4 if case.startswith("large") else 1, padding=1)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 @pytest.mark.parametrize(("groups", "activation"), [(1, None), (1, "relu"), (3, "gelu"), (1, "silu")])
 def test_bias_and_activation(queue, dtype, groups, activation):
     x, w, b = (
@@ -178,7 +178,7 @@ def test_nan_and_infinity_reach_what_they_touch(queue):
     assert np.isfinite(dx[0]).all()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_results_are_the_same_bit_for_bit(queue, chunk, dtype):
     chunk(1 << 16)
     x_shape, w_shape, _ = CASES["stem"]
@@ -189,7 +189,7 @@ def test_results_are_the_same_bit_for_bit(queue, chunk, dtype):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_which_convolutions_come_this_way(queue, monkeypatch, dtype):
     """Those of few channels with much to do, forward where columns cost less."""
     monkeypatch.setattr(probe, "_probed", lambda profile: probe.FAMILIES)

@@ -8,6 +8,7 @@ from units import TOLERANCE, error, families, packed, tf32
 
 from netcl.core.backend.opencl import read
 from netcl.core.device import manager
+from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
@@ -17,7 +18,7 @@ from netcl.ops.matrix_units.pack import Pixels, packing, pitch_of
 from netcl.ops.matrix_units.precision import set_matmul_precision
 from netcl.ops.matrix_units.wgmma import Operand
 
-F16, F32 = np.dtype("f2"), np.dtype("f4")
+NARROW = pytest.mark.parametrize("narrow", [FLOAT16, BFLOAT16], ids=str)
 
 
 CONVOLUTIONS = [
@@ -53,7 +54,7 @@ def test_packed_images_turn_taps_into_shifts(cl_queue, x_shape, w_shape, stride,
     np.testing.assert_allclose(y, expected.to_host(), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(("x_shape", "w_shape", "stride", "padding", "dilation"), CONVOLUTIONS)
 def test_columns_hold_what_a_pixel_reads(cl_queue, x_shape, w_shape, stride, padding, dilation, groups, dtype):
@@ -125,17 +126,18 @@ def test_packed_weights_have_channels_along_memory(cl_queue, parts, groups, rows
         np.testing.assert_array_equal(got[1], tf32(expected - tf32(expected)))
 
 
-def test_packed_halves_of_weights_are_their_bits(cl_queue):
-    w = np.random.default_rng(1).standard_normal((3, 40, 9)).astype("f2")
+@NARROW
+def test_packed_narrow_weights_are_their_bits(cl_queue, narrow):
+    w = np.random.default_rng(1).standard_normal((3, 40, 9)).astype(narrow)
     w[0, 0, :3] = np.nan, -np.inf, -0.0
-    pack = conv._pack_weights(cl_queue, "half", 1, (1, 3, 64, 40), (1080, 360, 9), list(range(9)))
-    got = np.empty((3, 9, 64), "f2")
+    pack = conv._pack_weights(cl_queue, C_NAME[narrow], 1, (1, 3, 64, 40), (1080, 360, 9), list(range(9)))
+    got = np.empty((3, 9, 64), narrow)
     read(cl_queue, got, pack(cl_queue, Tensor.from_host(cl_queue, w)))
     np.testing.assert_array_equal(got[..., :40].view("u2"), w.swapaxes(1, 2).view("u2"))
     np.testing.assert_array_equal(got[..., 40:], 0)
 
 
-@pytest.mark.parametrize("dtype", [F16, F32])
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32])
 @pytest.mark.parametrize(
     ("groups", "outs", "channels", "kernel", "splits"),
     [(1, 33, 5, (3, 3), 3), (2, 31, 66, (1, 2), 1), (1, 1, 8, (1, 1), 2), (1, 520, 64, (3, 3), 2)],

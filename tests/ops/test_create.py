@@ -25,7 +25,8 @@ def test_arange(queue):
     for arguments in [(0.0, 1.0, 0.125), (1, 0, -0.25), (2.5,)]:
         same(ops.arange(queue, *arguments), np.arange(*arguments).astype(np.float32))
     same(ops.arange(queue, 100003, dtype="int32"), np.arange(100003, dtype=np.int32))
-    same(ops.arange(queue, 9, dtype="float16"), np.arange(9, dtype=np.float16))
+    for dtype in ("float16", "bfloat16"):
+        same(ops.arange(queue, 9, dtype=dtype), np.arange(9).astype(dtype))
     with pytest.raises(ValueError, match="step other than 0"):
         ops.arange(queue, 0, 1, 0)
     with pytest.raises(DTypeError, match="got bool"):

@@ -69,17 +69,18 @@ def test_forward(queue, case):
     close(case, host(got), reference(case, [x.astype(np.float64) for x in xs]))
 
 
+@pytest.mark.parametrize(("dtype", "rtol"), [("float16", 2e-3), ("bfloat16", 8e-3)])
 @pytest.mark.parametrize("case", ELEMENTWISE, ids=str)
-def test_views_half_and_broadcast(queue, case):
-    """The first operand is a transposed, reversed view in half storage, the others are repeated along an axis."""
+def test_views_narrow_types_and_broadcast(queue, case, dtype, rtol):
+    """The first operand is a transposed, reversed view of a narrow type, the others are repeated along an axis."""
     shapes = ((7, 6), *((6, 1) if i % 2 else (1, 7) for i in range(len(case.shapes) - 1)))
-    xs = case.sample(seed=3, dtype=np.float16, shapes=shapes)
+    xs = case.sample(seed=3, dtype=dtype, shapes=shapes)
     first = Tensor.from_host(queue, xs[0])[::-1].T
     got = elementwise.apply(case.op, first, *[Tensor.from_host(queue, x) for x in xs[1:]], **case.attrs)
     expected = reference(case, [xs[0][::-1].T.astype(np.float64), *[x.astype(np.float64) for x in xs[1:]]])
     assert got.shape == (6, 7)
-    assert got.dtype == (np.bool_ if TABLE[case.op].result == "bool" else np.float16)
-    close(case, host(got), expected, 2e-3)
+    assert got.dtype == (np.bool_ if TABLE[case.op].result == "bool" else dtype)
+    close(case, host(got), expected, rtol)
 
 
 @pytest.mark.parametrize("case", [c for c in ELEMENTWISE if c.specials], ids=str)
@@ -166,6 +167,38 @@ def test_every_half_is_read_and_rounded_as_numpy_does(queue):
     for x in (values, ties):
         with np.errstate(over="ignore"):
             np.testing.assert_array_equal(Tensor.from_host(queue, x).astype("float16").to_host(), x.astype(np.float16))
+
+
+def test_every_bfloat_is_read_and_rounded_bit_by_bit(queue):
+    """All 65536 patterns, and floats at, beside and between them: nearest even, overflow to infinity, quiet NaN."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    values = bits.view("bfloat16")
+    t = Tensor.from_host(queue, values)
+    np.testing.assert_array_equal(t.to_host().view(np.uint16), bits)
+    np.testing.assert_array_equal(t.astype("float32").to_host().view(np.uint32), bits.astype(np.uint32) << 16)
+    signs_and_quiet = np.where(bits & 0x7FFF > 0x7F80, bits & 0x8000 | 0x7FC0, bits)
+    for copied in (t[::-1].copy()[::-1], elementwise.neg(elementwise.neg(t)), t.reshape(256, 256).T.copy().T):
+        np.testing.assert_array_equal(copied.to_host().view(np.uint16).ravel(), signs_and_quiet)
+    for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        f = (bits.astype(np.uint32) << 16 | low).view(np.float32)
+        above = 1 if low > 0x8000 else bits & 1 if low == 0x8000 else 0
+        wanted = np.where(np.isnan(f), bits & 0x8000 | 0x7FC0, bits + above).astype(np.uint16)  # 7f7f + 1: infinity
+        for shift in (0, 3):
+            found = Tensor.from_host(queue, f)[shift:].astype("bfloat16").to_host().view(np.uint16)
+            np.testing.assert_array_equal(found, wanted[shift:])
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(f.astype("bfloat16").view(np.uint16), wanted)
+
+
+@pytest.mark.parametrize("other", ["float16", "float64", "int8", "uint8", "int32", "int64", "bool"])
+def test_casts_between_bfloat_and_all_others(queue, other):
+    """Through float32, as ml_dtypes has it: other numbers are rounded to float32 first."""
+    x = (np.random.default_rng(0).standard_normal(1003) * 60).astype(other)
+    narrow = Tensor.from_host(queue, x).astype("bfloat16")
+    wanted = x.astype(np.float32).astype("bfloat16")
+    np.testing.assert_array_equal(narrow.to_host(), wanted)
+    if other != "uint8":  # negative values do not fit
+        np.testing.assert_array_equal(narrow.astype(other).to_host(), wanted.astype(np.float32).astype(other))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])

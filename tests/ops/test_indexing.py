@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from netcl import ops
 from netcl.core.backend import opencl
+from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.ops import scan
@@ -34,7 +35,7 @@ def same(tensor, array):
 
 def added(x, index, src, axis):
     """The reference of scatter_add: one addition at a time, in float64 for floats."""
-    y = x.astype(np.float64) if x.dtype.kind == "f" else x.copy()
+    y = x.astype(np.float64) if is_float(x.dtype) else x.copy()
     at = list(np.indices(index.shape))
     at[axis] = index
     np.add.at(y, tuple(at), src)
@@ -61,7 +62,7 @@ def test_take_from_views(queue):
     same(ops.take(t, on(queue, 3)[...], 1), X[:, 3])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "bool", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "bool", "int8"])
 def test_take_moves_any_dtype(queue, dtype):
     for cols in (1, 3, 16):
         x = (np.arange(9 * cols) % 5 - 2).reshape(9, cols).astype(dtype)

@@ -9,6 +9,7 @@ from families import FAMILIES, POSING, queue_of
 from scipy import special
 
 from netcl.core.backend import opencl
+from netcl.core.dtypes import is_float
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
@@ -17,7 +18,7 @@ from netcl.ops.matmul import gemm, linear, linear_keeping, matmul
 from netcl.ops.matmul_cpu import macro_tile
 
 POSED = [name for name in FAMILIES if name.startswith(POSING)]
-TOLERANCE = {"float16": 2e-3, "float32": 3e-6, "float64": 1e-14}
+TOLERANCE = {"bfloat16": 0.016, "float16": 2e-3, "float32": 3e-6, "float64": 1e-14}
 
 
 @pytest.fixture(params=FAMILIES)
@@ -27,7 +28,7 @@ def queue(request):
 
 def values(shape, dtype="float32", seed=0):
     rng = np.random.default_rng([seed, *shape])
-    if np.dtype(dtype).kind == "f":
+    if is_float(np.dtype(dtype)):
         return rng.standard_normal(shape).astype(dtype)
     return rng.integers(0, 2 if dtype == "bool" else 9, shape).astype(dtype)
 
@@ -67,7 +68,7 @@ def test_sizes_round_the_tiles(queue, m, n, k):
     close(matmul(put(queue, a), put(queue, b)), a.astype("f8") @ b.astype("f8"), k=k)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 6, 7), (65, 33, 300), (7, 17, 513)])
 def test_other_floats(queue, m, n, k, dtype):
     a, b = values((m, k), dtype), values((k, n), dtype, seed=1)
@@ -84,7 +85,7 @@ def test_views_of_either_operand(queue, left, right):
         close(matmul(put(queue, a, left), put(queue, b, right)), a.astype("f8") @ b.astype("f8"), k=k)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_views_in_other_floats(queue, dtype):
     for left, right in (("transposed", ""), ("", "transposed"), ("strided", "reversed")):
         a, b = values((13, 20), dtype), values((20, 33), dtype, seed=1)
@@ -171,7 +172,7 @@ ACTIVATIONS = {
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_linear(queue, activation, bias, dtype):
     for rows, features, k in ((5, 10, 33), (64, 48, 300)):
         x, w, b = values((rows, k), dtype), values((features, k), dtype, 1) / 8, values((features,), dtype, 2)
@@ -181,7 +182,7 @@ def test_linear(queue, activation, bias, dtype):
 
 
 @pytest.mark.parametrize("activation", ["gelu", "silu"])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_linear_keeps_what_goes_into_the_activation(queue, activation, dtype):
     for rows, features, k, form in ((5, 10, 33, ""), (70, 49, 300, "transposed"), (64, 64, 300, ""), (3, 2, 0, "")):
         x, w, b = values((rows, k), dtype), values((features, k), dtype, 1) / 8, values((features,), dtype, 2)
@@ -220,7 +221,7 @@ def test_linear_takes_any_leading_axes_and_views(queue):
     close(empty, np.maximum(np.broadcast_to(b[:7].astype("f8"), (2, 7)), 0))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_gemm_accumulates_and_scales(queue, dtype):
     a, b, c = values((9, 600), dtype), values((600, 20), dtype, 1), values((9, 20), dtype, 2)
     out = Tensor.from_host(queue, c)
@@ -231,10 +232,11 @@ def test_gemm_accumulates_and_scales(queue, dtype):
     close(columns, c.astype("f8") + a.astype("f8") @ b.astype("f8"), dtype, 600)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("k", [70, 3000])
-def test_halves_into_floats(queue, k):
+def test_narrow_types_into_floats(queue, k, dtype):
     """Sums beyond the largest half, also where k is divided."""
-    a, b = values((2, 33, k), "float16"), values((2, k, 35), "float16", 1)
+    a, b = values((2, 33, k), dtype), values((2, k, 35), dtype, 1)
     a[0] *= 60
     b[0] *= 60
     out = Tensor.empty(queue, (2, 33, 35))
@@ -294,7 +296,7 @@ def test_errors_name_the_shapes(queue, cpu_queue):
 
 
 @pytest.mark.parametrize("vector", [8, 16])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_registers_of_both_widths(cl_queue, vector, dtype):
     """Kernels for 16 floats a register work where registers hold 8, and the other way round."""
     with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):

@@ -11,6 +11,7 @@ import pytest
 from units import TOLERANCE, error, families, packed, tf32
 
 import netcl
+from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
 from netcl.core.errors import BuildError, DTypeError, ShapeError
 from netcl.core.profile import numpy_profile
 from netcl.core.tensor import Tensor
@@ -29,7 +30,7 @@ H200 = dataclasses.replace(
     max_work_group=1024, local_mem=49152, driver="580.0",
 )  # fmt: skip
 PRODUCTS = ("mma", "wgmma")  # the families that compute products
-F16, F32 = np.dtype("f2"), np.dtype("f4")
+NARROW = pytest.mark.parametrize("narrow", [FLOAT16, BFLOAT16], ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -160,11 +161,12 @@ def test_tilings_follow_the_product():
     assert depth_of(100, 3, 16) == 48
 
 
-def product(m, n, k, dtype=F32, **more):
+def product(m, n, k, dtype=FLOAT32, **more):
     return Product(m, n, k, (k, 1), (n, 1), n, (), dtype, **more)
 
 
-def test_large_products_use_the_units_and_small_ones_do_not(monkeypatch):
+@NARROW
+def test_large_products_use_the_units_and_small_ones_do_not(monkeypatch, narrow):
     monkeypatch.setattr(probe, "_probed", lambda profile: probe.FAMILIES)
 
     def best(p):
@@ -172,13 +174,13 @@ def test_large_products_use_the_units_and_small_ones_do_not(monkeypatch):
         return min(found, key=lambda choice: choice[1].cost)[0]
 
     assert best(product(4096, 4096, 4096)) == "wgmma"
-    assert best(product(4096, 4096, 4096, F16)) == "wgmma"
+    assert best(product(4096, 4096, 4096, narrow)) == "wgmma"
     assert best(product(16, 16, 16)) == "portable"
     assert best(product(4096, 4096, 4096, np.dtype("f8"))) == "portable"
     set_matmul_precision("highest")
     assert best(product(4096, 4096, 4096)) == "portable"
     with probe.only():
-        assert matmul_gpu.candidates(product(512, 512, 512, F16), H200) == []
+        assert matmul_gpu.candidates(product(512, 512, 512, narrow), H200) == []
 
 
 @pytest.mark.parametrize(
@@ -194,20 +196,21 @@ def test_gradients_of_small_layers_save_launches_and_large_ones_use_the_units(
     assert linear_grad._worth(g, True, ins, H200) == inside
 
 
-def test_operands_are_packed_only_where_they_must_be():
+@NARROW
+def test_operands_are_packed_only_where_they_must_be(narrow):
     form = wgmma.arrange(product(8192, 64, 512), 3)
     assert (form.swap, form.pack_x, form.pack_y) == (False, False, True)
     assert wgmma.arrange(product(64, 8192, 512), 3).swap
-    assert not wgmma.arrange(product(512, 512, 512, F16), 1).pack_y
-    odd = wgmma.arrange(product(512, 512, 511, F16), 1)
+    assert not wgmma.arrange(product(512, 512, 512, narrow), 1).pack_y
+    odd = wgmma.arrange(product(512, 512, 511, narrow), 1)
     assert (odd.pack_x, odd.pack_y) == (True, False)
     assert mma.tiling(product(512, 512, 511), H200, "high") is not None
-    assert mma.tiling(product(512, 512, 511, F16), H200, "high") is None
+    assert mma.tiling(product(512, 512, 511, narrow), H200, "high") is None
 
 
 @pytest.mark.parametrize(("m", "n", "k", "splits"), [(256, 128, 104, 2), (64, 304, 64, 1), (8192, 64, 512, 1)])
 def test_the_profiler_counts_their_operations(m, n, k, splits):
-    p = product(m, n, k, F16)
+    p = product(m, n, k, FLOAT16)
     form, row = wgmma.arrange(p, 1), cut(("wgmma_half",), H200, m, n, k, 1)[0].row
     slices = -(-k // row["BK"])
     job = wgmma._job(p, form, form.x, form.y, row, (slices, -(-slices // splits), splits), 0)
@@ -264,6 +267,24 @@ def test_the_environment_limits_the_families(monkeypatch, limit, expected):
     assert products(dataclasses.replace(H200, driver=f"limited to {limit}")) == expected
 
 
+@NARROW
+@pytest.mark.parametrize("turned", [False, True])
+def test_programs_name_the_type_of_their_operands(narrow, turned):
+    """What a program says of its 16-bit type: the instruction, the rounding of results, the type in tensor maps."""
+    letters, name = {FLOAT16: "f16", BFLOAT16: "bf16"}[narrow], {FLOAT16: "HALF", BFLOAT16: "BFLOAT"}[narrow]
+    p = Product(512, 384, 256, (1, 512) if turned else (256, 1), (1, 256) if turned else (384, 1), 384, (), narrow)
+    form, tiling = wgmma.arrange(p, 1), wgmma.tiling(p, H200, "high")
+    text = wgmma.source(p, form, form.x, form.y, tiling.row, False)
+    assert f".f32.{letters}.{letters} " in text and f"#define S {C_NAME[narrow]}\n" in text
+    other = mma._source(p, mma.tiling(p, H200, "high"), False)
+    assert f'#define KIND "{letters}"\n' in other
+    for source in (text, other):
+        assert "#define NARROW_OUT 1\n" in source and f"#define NARROW {name}\n" in source
+        assert "TF32 1" not in source and "NARROW_OUT 1" not in mma._source(p, mma.tiling(p, H200, "high"), True)
+        assert f'PACK_{name}(r, low, high) asm("cvt.rn.{letters}x2.f32' in source
+    assert form.x.map_of(C_NAME[narrow], 64)[2] >> 7 & 15 == {FLOAT16: 6, BFLOAT16: 10}[narrow]
+
+
 # -- packing -----------------------------------------------------------------------------------------------------------
 
 
@@ -290,15 +311,16 @@ def test_packed_floats_are_split_exactly(cl_queue, along_k, parts, rows, k):
     assert np.all(got[1][~np.isfinite(x)] == 0)
 
 
+@NARROW
 @pytest.mark.parametrize("along_k", [True, False])
-def test_packed_halves_have_whole_rows(cl_queue, along_k):
-    x = np.random.default_rng(0).standard_normal((67, 131)).astype("f2")
+def test_packed_narrow_operands_have_whole_rows(cl_queue, along_k, narrow):
+    x, name = np.random.default_rng(0).standard_normal((67, 131)).astype(narrow), C_NAME[narrow]
     t = Tensor.from_host(cl_queue, x if along_k else np.ascontiguousarray(x.T))
-    pitch = pitch_of(131, "half")
+    pitch = pitch_of(131, name)
     assert pitch == 136
     target = Operand((1, 1, 67, 131), (67 * pitch, 67 * pitch, pitch, 1))
-    pack = packing(cl_queue, target, (0, 0, 131, 1) if along_k else (0, 0, 1, 67), "half", 1)
-    np.testing.assert_array_equal(packed(cl_queue, pack, t, (67, pitch), "f2")[:, :131], x)
+    pack = packing(cl_queue, target, (0, 0, 131, 1) if along_k else (0, 0, 1, 67), name, 1)
+    np.testing.assert_array_equal(packed(cl_queue, pack, t, (67, pitch), narrow)[:, :131], x)
 
 
 # -- on a GPU with the units -------------------------------------------------------------------------------------------
@@ -370,16 +392,17 @@ def test_infinity_and_nan_behave_as_in_float_arithmetic(gpu, family, precision):
     np.testing.assert_allclose(y[finite], expected[finite], rtol=2e-3, atol=0.2 if precision == "medium" else 1e-3)
 
 
+@NARROW
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", PRODUCTS)
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 147, 1568), (147, 784, 64), (200, 136, 8192)])
-def test_halves_into_floats_on_units(gpu, family, m, n, k):
+def test_narrow_types_into_floats_on_units(gpu, family, m, n, k, narrow):
     if family not in families(gpu):
         pytest.skip(f"no {family} here")
     rng = np.random.default_rng(8)
     a, b = (
-        40 * rng.standard_normal((3, m, k)).astype("f2"),
-        40 * rng.standard_normal((3, k, -(-n // 8) * 8)).astype("f2"),
+        (40 * rng.standard_normal((3, m, k))).astype(narrow),
+        (40 * rng.standard_normal((3, k, -(-n // 8) * 8))).astype(narrow),
     )
     out = Tensor.empty(gpu, (3, m, n))
     with probe.only(family, insist=True):

@@ -13,10 +13,10 @@ from netcl.ops.batch_norm import batch_norm, batch_norm_grad
 from netcl.ops.group_norm import group_norm, group_norm_grad, instance_norm
 from netcl.ops.norm import layer_norm, layer_norm_grad, rms_norm, rms_norm_grad
 
-TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
+TOLERANCE = {"bfloat16": 0.032, "float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
 SHAPES = [(1, 1), (3, 7), (2, 5, 8), (33, 9), (5, 63), (3, 64), (9, 65), (2, 129), (40, 1028), (2, 8196), (1, 8207)]
 FEW = [(2, 5, 8), (9, 65), (40, 1028)]
-TYPED = [(s, "float32") for s in SHAPES] + [(s, t) for s in FEW for t in ("float16", "float64")]
+TYPED = [(s, "float32") for s in SHAPES] + [(s, t) for s in FEW for t in ("bfloat16", "float16", "float64")]
 ROW_CASES = [
     (f, s, t) for f in FAMILIES for s, t in TYPED if t == "float32" or s == FEW[1] or not f.startswith(POSING)
 ]  # each dtype is a program of its own, and CPU drivers build GPU kernels slowly
@@ -292,7 +292,7 @@ GROUPS = [((2, 4), 2), ((3, 6, 7), 3), ((2, 8, 4, 4), 1), ((2, 6, 5, 13), 6), ((
 
 @pytest.mark.parametrize(
     ("shape", "groups", "dtype"),
-    [(*g, "float32") for g in GROUPS] + [(*g, t) for g in GROUPS[1:3] for t in ("float16", "float64")],
+    [(*g, "float32") for g in GROUPS] + [(*g, t) for g in GROUPS[1:3] for t in ("bfloat16", "float16", "float64")],
     ids=str,
 )
 def test_group_norm(queue, shape, groups, dtype):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import DEVICES, handle
 
+from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
@@ -20,12 +21,12 @@ from netcl.ops.pool import (
     max_pool2d_grad,
 )
 
-TOLERANCE = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-14}
+TOLERANCE = {"bfloat16": 0.016, "float16": 2e-3, "float32": 2e-6, "float64": 1e-14}
 
 
 def values(shape, dtype="float32", seed=0):
     rng = np.random.default_rng([seed, *shape])
-    return (rng.standard_normal(shape) * (1 if np.dtype(dtype).kind == "f" else 20)).astype(dtype)
+    return (rng.standard_normal(shape) * (1 if is_float(np.dtype(dtype)) else 20)).astype(dtype)
 
 
 def two(v):
@@ -59,7 +60,7 @@ def max_reference(x, **options):
         for j, xs in enumerate(columns):
             places = np.array([a * w + b for a in ys for b in xs if 0 <= a < h and 0 <= b < w])
             picked = x.reshape(*x.shape[:2], -1)[:, :, places]
-            order = np.where(np.isnan(picked), np.inf, picked) if x.dtype.kind == "f" else picked
+            order = np.where(np.isnan(picked), np.inf, picked) if is_float(x.dtype) else picked
             best = order.argmax(-1)
             at[:, :, i, j] = places[best]
             y[:, :, i, j] = np.take_along_axis(picked, best[..., None], -1)[..., 0]
@@ -130,7 +131,7 @@ def renamed(options):
 
 
 @pytest.mark.parametrize("case", list(MAX_CASES))
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "uint8"])
 def test_max_pool(family, case, dtype):
     shape, options = MAX_CASES[case]
     x = np.abs(values(shape, dtype)) if dtype == "uint8" else values(shape, dtype)
@@ -139,7 +140,7 @@ def test_max_pool(family, case, dtype):
     assert y.dtype == x.dtype
     np.testing.assert_array_equal(y.to_host(), expected)
     np.testing.assert_array_equal(at.to_host(), places)
-    if np.dtype(dtype).kind != "f":
+    if not is_float(np.dtype(dtype)):
         return
     g = values(y.shape, dtype, 1)
     dx = np.zeros((*shape[:2], shape[2] * shape[3]))
@@ -164,7 +165,7 @@ AVG_CASES = {
 
 
 @pytest.mark.parametrize("case", list(AVG_CASES))
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_avg_pool(family, case, dtype):
     shape, options = AVG_CASES[case]
     x = values(shape, dtype)
@@ -175,7 +176,7 @@ def test_avg_pool(family, case, dtype):
     close(avg_pool2d_grad(Tensor.from_host(family, g), shape, **renamed(options)), dx, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize(
     ("size", "output"), [((7, 9), (3, 4)), ((4, 4), 1), ((5, 6), (5, 6)), ((3, 4), (7, 5)), ((13, 5), (5, 5))]
 )
@@ -281,7 +282,7 @@ def test_errors_name_the_shapes(queue):
 
 
 @pytest.mark.parametrize("vector", [8, 16])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_registers_of_both_widths(cl_queue, vector, dtype):
     with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
         for shape, options in WIDE:

@@ -10,6 +10,7 @@ import pytest
 from families import FAMILIES, queue_of
 from scipy.special import logsumexp as scipy_logsumexp
 
+from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import profile_of
 from netcl.core.queue import state_of
@@ -33,7 +34,7 @@ def data(shape, seed=0, dtype=np.float32, low=-2, high=2):
 
 def expected(op, x, axis=None, keepdims=False, **kw):
     y = np.asarray(
-        getattr(np, op)(x.astype(np.float64) if x.dtype.kind == "f" else x, axis=axis, keepdims=keepdims, **kw)
+        getattr(np, op)(x.astype(np.float64) if is_float(x.dtype) else x, axis=axis, keepdims=keepdims, **kw)
     )
     return y.reshape(1) if y.shape == () else y
 
@@ -113,7 +114,7 @@ def test_integers_widen(queue):
     assert total([2**31 - 1] * 4, np.int32).tolist() == [4 * (2**31 - 1)]
     assert reduction.prod(Tensor.from_host(queue, np.full(40, 2, np.int32))).to_host().tolist() == [2**40]
     y = reduction.mean(Tensor.from_host(queue, np.array([1, 2], np.int32))).to_host()
-    assert y.dtype.kind == "f"
+    assert is_float(y.dtype)
     assert y.tolist() == [1.5]
     x = np.random.default_rng(0).integers(-100, 100, (50, 70)).astype(np.int8)
     t = Tensor.from_host(queue, x)
@@ -139,17 +140,18 @@ def test_integer_limits(queue, dtype):
     assert reduction.argmax(t).to_host()[0] == x.argmax()
 
 
-def test_half_is_summed_in_float(queue):
-    x = np.full(5000, 0.5, np.float16)
+@pytest.mark.parametrize(("dtype", "rtol"), [("float16", 2e-3), ("bfloat16", 5e-3)])
+def test_narrow_types_are_summed_in_float(queue, dtype, rtol):
+    x = np.full(5120, 0.5, dtype)
     t = Tensor.from_host(queue, x)
-    assert reduction.sum(t).to_host().dtype == np.float16
-    assert reduction.sum(t).to_host()[0] == 2500
+    assert reduction.sum(t).to_host().dtype == dtype
+    assert reduction.sum(t).to_host()[0] == 2560
     assert reduction.mean(t).to_host()[0] == 0.5
-    m = data((30, 100), dtype=np.float16)
+    m = data((30, 100), dtype=dtype)
     for op in ("var", "max", "sum", "argmax"):
         for axis in (0, 1):
             y = getattr(reduction, op)(Tensor.from_host(queue, m), axis).to_host()
-            np.testing.assert_allclose(y, expected(op, m, axis), rtol=2e-3)
+            np.testing.assert_allclose(y, expected(op, m.astype(np.float64), axis), rtol=rtol, atol=rtol / 8)
 
 
 def test_double(queue):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netcl import ops
+from netcl.core.dtypes import is_float
 from netcl.core.errors import ShapeError
 from netcl.core.tensor import Tensor
 
@@ -18,9 +19,9 @@ def queue(request):
 
 def check(queue, x, axis, t=None):
     y = ops.cumsum(Tensor.from_host(queue, x) if t is None else t, axis)
-    want = np.cumsum(x, axis, dtype=np.float64 if x.dtype.kind == "f" else np.int64)
-    assert y.shape == want.shape and y.dtype == (x.dtype if x.dtype.kind == "f" else np.int64)
-    if x.dtype.kind == "f":
+    want = np.cumsum(x, axis, dtype=np.float64 if is_float(x.dtype) else np.int64)
+    assert y.shape == want.shape and y.dtype == (x.dtype if is_float(x.dtype) else np.int64)
+    if is_float(x.dtype):
         tolerance = {2: 2e-3, 4: 1e-5, 8: 1e-12}[x.itemsize]
         scale = np.abs(x.astype(np.float64)).sum(axis).max(initial=1)
         np.testing.assert_allclose(y.to_host(), want, rtol=tolerance, atol=tolerance * scale)
@@ -42,7 +43,7 @@ def test_axes(queue, shape):
         check(queue, x, axis)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "bool"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "bool"])
 def test_dtypes(queue, dtype):
     x = np.random.default_rng(1).integers(-9, 9, (6, 500)).astype(dtype)
     check(queue, x, 1)

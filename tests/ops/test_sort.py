@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netcl import ops
+from netcl.core.dtypes import is_float
 from netcl.core.errors import ShapeError
 from netcl.core.tensor import Tensor
 
@@ -22,7 +23,7 @@ def on(queue, array):
 
 def same(tensor, array):
     assert tensor.shape == array.shape and tensor.dtype == array.dtype
-    assert np.array_equal(tensor.to_host(), array, equal_nan=array.dtype.kind == "f")
+    assert np.array_equal(tensor.to_host(), array, equal_nan=is_float(array.dtype))
 
 
 def order(x, axis=-1, descending=False):
@@ -43,7 +44,7 @@ def test_lengths(queue, n):
         same(ops.sort(on(queue, x), -1, descending), np.take_along_axis(x, order(x, -1, descending), -1))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int64", "int8", "bool"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int64", "int8", "bool"])
 def test_dtypes(queue, dtype):
     x = np.random.default_rng(0).integers(-99, 99, (4, 130)).astype(dtype)
     if np.dtype(dtype).kind == "i":

@@ -16,7 +16,7 @@ from netcl.ops.softmax import softmax
 from netcl.ops.update import total_norm
 
 CPUS = [i for i, profile in enumerate(manager.profiles) if profile.kind == "cpu"]
-TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
+TOLERANCE = {"bfloat16": 0.032, "float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
 DTYPES = list(TOLERANCE)
 
 

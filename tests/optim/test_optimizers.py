@@ -155,25 +155,30 @@ def test_against_the_textbook(queue, kind, name, options, dtype):
         np.testing.assert_allclose(p.value.to_host(), expected, rtol=rtol, atol=rtol)
 
 
-def test_half_parameters_follow_a_float32_master(queue):
-    p = parameter(queue, np.ones(20), np.float16)
+NARROW = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+
+
+@NARROW
+def test_narrow_parameters_follow_a_float32_master(queue, dtype):
+    p = parameter(queue, np.ones(20), dtype)
     opt = SGD([p], lr=1e-4)
     for _ in range(50):  # each step alone is below half of the spacing at 1
         give(p, np.ones(20))
         opt.step()
-    np.testing.assert_allclose(p.value.to_host(), 0.995, rtol=1e-3)
+    np.testing.assert_array_equal(p.value.to_host(), np.full(20, 0.995).astype(dtype))
     np.testing.assert_allclose(opt.state[p]["master"].to_host(), 0.995, rtol=1e-6)
 
 
-def test_a_half_parameter_written_from_outside_wins_over_its_master(queue):
-    p = parameter(queue, np.ones(9), np.float16)
+@NARROW
+def test_a_narrow_parameter_written_from_outside_wins_over_its_master(queue, dtype):
+    p = parameter(queue, np.ones(9), dtype)
     opt = SGD([p], lr=1e-4)
     give(p, np.ones(9))
     opt.step()
     p.value.fill_(2)
     give(p, np.zeros(9))
     opt.step()
-    np.testing.assert_array_equal(p.value.to_host(), np.full(9, 2, np.float16))
+    np.testing.assert_array_equal(p.value.to_host(), np.full(9, 2, dtype))
 
 
 # -- launches ----------------------------------------------------------------------------------------------------------
@@ -259,7 +264,7 @@ def train(opt, params, steps, seed):
         opt.step()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("named", [True, False])
 def test_a_resumed_run_equals_the_uninterrupted_one(queue, named, dtype):
     def fresh():
@@ -404,13 +409,12 @@ def test_a_row_of_ones_own(queue):
         updates.add_update(updates.Update("wrong", (), (), ("p = p + q",)))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_moving_averages_over_many_tensors(queue, dtype):
     rng = np.random.default_rng(0)
     a, b = ([rng.standard_normal(s).astype(dtype) for s in SHAPES] for _ in range(2))
     targets = [Tensor.from_host(queue, x) for x in a]
     updates.update("ema", targets, [Tensor.from_host(queue, x) for x in b], keep=0.75)
+    rtol = {"bfloat16": 4e-3, "float16": 2e-3}.get(dtype, 1e-5)
     for t, x, y in zip(targets, a, b):
-        np.testing.assert_allclose(
-            t.to_host(), 0.75 * x + 0.25 * y, rtol=2e-3 if dtype == np.float16 else 1e-5, atol=1e-3
-        )
+        np.testing.assert_allclose(t.to_host(), 0.75 * x.astype(float) + 0.25 * y.astype(float), rtol=rtol, atol=1e-3)

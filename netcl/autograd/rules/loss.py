@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from netcl.autograd import shapes
 from netcl.autograd.op import register_op
 from netcl.core import layout
-from netcl.core.dtypes import as_dtype, compute_dtype, is_float
+from netcl.core.dtypes import as_dtype, common_dtype, compute_dtype, is_float
 from netcl.core.tensor import Tensor
 from netcl.ops import cross_entropy, elementwise, loss, softmax
 
@@ -69,7 +67,7 @@ register_op("kl_div_log", lambda x, t, reduction="mean": loss.kl_div(x, t, reduc
 @shapes.rule(*loss.LOSSES)
 def _loss_shape(x: Any, target: Any, weight: Any = 1.0, reduction: str = "mean", **_: Any) -> shapes.Facts:
     tensors = [t for t in (x, target, weight) if hasattr(t, "shape")]
-    dtype = as_dtype(np.result_type(*[t.dtype for t in tensors if is_float(t.dtype)]))
+    dtype = as_dtype(common_dtype(*[t.dtype for t in tensors if is_float(t.dtype)]))
     return (1,) if reduction != "none" else layout.broadcast("loss", *(t.shape for t in tensors)), dtype
 
 

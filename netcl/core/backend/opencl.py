@@ -12,7 +12,7 @@ import numpy as np
 
 from netcl.core import process, rebind
 from netcl.core.backend import native
-from netcl.core.dtypes import DType
+from netcl.core.dtypes import DType, transferable
 from netcl.core.errors import DeviceError, IndexOutOfRange, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
 from netcl.core.queue import QueueState, state_of
@@ -103,6 +103,7 @@ def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
     """Copy `array` to `buffer` at byte `offset` without waiting; later changes of `array` do not show."""
     if array.nbytes == 0:
         return
+    array = transferable(array)
     target = queue if process.gate is None else process.gate(queue)
     state = state_of(queue)
     keep: Any
@@ -143,6 +144,7 @@ def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
     """
     if array.nbytes == 0:
         return finish(queue)
+    array = transferable(array)
     target = queue if process.gate is None else process.gate(queue)
     state = state_of(queue)
     flag = _read_flag(queue, state) if state.armed else None

@@ -9,7 +9,7 @@
 #define BK 96      // keys per block
 #endif
 
-#ifdef HALF
+#ifdef NARROW
 // Rows of k or v as E: (B, H / G, Tk, D). Launch: (ceil(Tk / 64), H / G, B).
 __kernel void widen(__global E* restrict out, __global const S* restrict x, long ox, long xb, long xh, long xt, const Dims d) {
     long first = get_global_id(0) * 64, last = first + 64 < d.Tk ? first + 64 : d.Tk;

@@ -15,8 +15,6 @@
 #define LN2 ((E)0.6931471805599453)
 #define NONE (-INFINITY)
 
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
 typedef JOIN(E, VW) V;
 typedef JOIN(E, 8) E8;
 typedef JOIN(MASK, VW) I;   // integers as wide as the elements of V
@@ -24,11 +22,11 @@ typedef V U __attribute__((aligned(sizeof(E))));    // a vector that need not be
 typedef E8 U8 __attribute__((aligned(sizeof(E))));
 #define LOC(p) (*(__local U*)(p))
 #define GLOB(p) (*(__global U*)(p))
-#ifdef HALF
-#define GET(p) JOIN(LOAD_HALF, VW)(p)
-#define GET8(p) LOAD_HALF8(p)
-#define SET(p, v) JOIN(STORE_HALF, VW)(v, p)
-#define SET8(p, v) STORE_HALF8(v, p)
+#ifdef NARROW
+#define GET(p) JOIN(JOIN(LOAD_, NARROW), VW)(p)
+#define GET8(p) JOIN(JOIN(LOAD_, NARROW), 8)(p)
+#define SET(p, v) JOIN(JOIN(STORE_, NARROW), VW)(v, p)
+#define SET8(p, v) JOIN(JOIN(STORE_, NARROW), 8)(v, p)
 #else
 #define GET(p) (*(__global const U*)(p))
 #define GET8(p) (*(__global const U8*)(p))

@@ -48,8 +48,8 @@ typedef double4 V;
 #else
 typedef float4 V;
 #endif
-#ifdef HALF
-#define GET4(p) vload_half4(0, p)
+#ifdef NARROW
+#define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4)(p)
 #elif defined(ALIGNED)
 #define GET4(p) (*(__global const V*)(p))
 #else

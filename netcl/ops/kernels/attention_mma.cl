@@ -43,7 +43,7 @@ static inline void put_row(__global S* to, float (*o)[4], int second, int D, int
         to[c + 1] = y;
 #else
         uint w;
-        PACK_HALF(w, x, y);
+        PACK_NARROW(w, x, y);
         *(__global uint*)(to + c) = w;
 #endif
     }

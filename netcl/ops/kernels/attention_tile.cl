@@ -1,4 +1,5 @@
 // attention_tile.cl: how attention_mma.cl moves tiles to shared memory and multiplies by them. Comes before its kernels.
+// KIND is the units' name of the type.
 //
 // A tile has rows of DP elements, in blocks of 128 bytes, whose chunks of 16 bytes are exchanged so that no two lanes meet on a
 // bank (the "128-byte swizzle" of wgmma).
@@ -6,15 +7,13 @@
 //   SPREAD(o, s, tile)                      o += s times the rows of a tile, s being the sums as SCORED leaves them
 // The sums s of a warp are, as they lie in its registers, the left operand of the next product: 16-bit after rounding, and
 // TF32 with the columns of 8 taken in the order 0 2 4 6 1 3 5 7, which the loads along the rows of a tile follow.
-//   16-bit (half): float sums.     TF32 (float): both operands split into high and low, three products, float sums.
+//   16-bit types: float sums.      TF32 (float): both operands split into high and low, three products, float sums.
 #ifdef TF32
 #define ES 4
 #define SHAPE "m16n8k8"
-#define KIND "tf32"
 #else
 #define ES 2
 #define SHAPE "m16n8k16"
-#define KIND "f16"
 #endif
 #define EACH (16 / ES)              // elements of a chunk
 #define DEPTH (32 / ES)             // k per instruction
@@ -157,10 +156,10 @@
     (a)[0] = as_uint((s)[kk][0]); (a)[1] = as_uint((s)[kk][2]); (a)[2] = as_uint((s)[kk][1]); (a)[3] = as_uint((s)[kk][3]);
 #else
 #define TURN(a, s, kk) \
-    PACK_HALF((a)[0], (s)[2 * (kk)][0], (s)[2 * (kk)][1]); \
-    PACK_HALF((a)[1], (s)[2 * (kk)][2], (s)[2 * (kk)][3]); \
-    PACK_HALF((a)[2], (s)[2 * (kk) + 1][0], (s)[2 * (kk) + 1][1]); \
-    PACK_HALF((a)[3], (s)[2 * (kk) + 1][2], (s)[2 * (kk) + 1][3]);
+    PACK_NARROW((a)[0], (s)[2 * (kk)][0], (s)[2 * (kk)][1]); \
+    PACK_NARROW((a)[1], (s)[2 * (kk)][2], (s)[2 * (kk)][3]); \
+    PACK_NARROW((a)[2], (s)[2 * (kk) + 1][0], (s)[2 * (kk) + 1][1]); \
+    PACK_NARROW((a)[3], (s)[2 * (kk) + 1][2], (s)[2 * (kk) + 1][3]);
 #endif
 
 #ifdef WARPGROUP

@@ -10,11 +10,9 @@
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
 typedef VECTOR V;
 typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
-#define GLUE(a, b) a##b
-#define JOIN(a, b) GLUE(a, b)
-#ifdef HALF
-#define GET(p) JOIN(LOAD_HALF, VW)(p)
-#define SET(p, v) JOIN(STORE_HALF, VW)(v, p)
+#ifdef NARROW
+#define GET(p) JOIN(JOIN(LOAD_, NARROW), VW)(p)
+#define SET(p, v) JOIN(JOIN(STORE_, NARROW), VW)(v, p)
 #else
 #define GET(p) (*(__global const U*)(p))
 #ifdef STREAM
@@ -23,9 +21,9 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #define SET(p, v) (*(__global U*)(p) = (v))
 #endif
 #endif
-#ifdef W_HALF
-#define LOADW(p, i) vload_half(i, p)
-#define STOREW(p, i, v) vstore_half_rte(v, i, p)
+#ifdef W_NARROW
+#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
+#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
 #else
 #define LOADW(p, i) ((p)[i])
 #define STOREW(p, i, v) ((p)[i] = (v))

@@ -24,12 +24,12 @@ typedef VECTOR V;
 #else
 #define SUM(v) (v)
 #endif
-#if defined(HALF) && VEC == 4
-#define GET(p, i) vload_half4(i, p)
-#define SET(p, i, v) vstore_half4_rte(v, i, p)
-#elif defined(HALF)
-#define GET(p, i) vload_half(i, p)
-#define SET(p, i, v) vstore_half_rte(v, i, p)
+#if defined(NARROW) && VEC == 4
+#define GET(p, i) JOIN(JOIN(LOAD_, NARROW), 4A)((p) + 4 * (i))
+#define SET(p, i, v) JOIN(JOIN(STORE_, NARROW), 4A)(v, (p) + 4 * (i))
+#elif defined(NARROW)
+#define GET(p, i) LOAD(p, i)
+#define SET(p, i, v) STORE(p, i, v)
 #elif VEC == 4
 #define GET(p, i) (*(__global const V*)((p) + 4 * (i)))
 #define SET(p, i, v) (*(__global V*)((p) + 4 * (i)) = (v))
@@ -37,9 +37,9 @@ typedef VECTOR V;
 #define GET(p, i) ((p)[i])
 #define SET(p, i, v) ((p)[i] = (v))
 #endif
-#ifdef W_HALF
-#define LOADW(p, i) vload_half(i, p)
-#define STOREW(p, i, v) vstore_half_rte(v, i, p)
+#ifdef W_NARROW
+#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
+#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
 #else
 #define LOADW(p, i) ((p)[i])
 #define STOREW(p, i, v) ((p)[i] = (v))

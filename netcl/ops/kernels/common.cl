@@ -1,6 +1,7 @@
 // common.cl: what every hand-written kernel starts with.
-// S is the storage type of elements, T the type they are computed in (half is stored, float is computed), ACC the type
-// sums are kept in. LOAD and STORE convert between S and T, so half works on devices without cl_khr_fp16.
+// S is the storage type of elements, T the type they are computed in (S, or float), ACC the type
+// sums are kept in. LOAD and STORE convert between S and T. Types of 16 bits are stored, float is computed: for them
+// NARROW is HALF or BFLOAT, which names the forms of half.cl or bfloat.cl that sources.py has put before this.
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -13,9 +14,11 @@
 #ifndef ACC
 #define ACC T
 #endif
-#ifdef HALF
-#define LOAD(p, i) vload_half(i, p)
-#define STORE(p, i, v) vstore_half_rte(v, i, p)
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#ifdef NARROW
+#define LOAD(p, i) JOIN(LOAD_, NARROW)(p, i)
+#define STORE(p, i, v) JOIN(STORE_, NARROW)(p, i, v)
 #else
 #define LOAD(p, i) ((p)[i])
 #define STORE(p, i, v) ((p)[i] = (S)(v))

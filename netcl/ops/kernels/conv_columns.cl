@@ -4,9 +4,11 @@
 //   conv_gather   dx[n, c, y, x] = sum of products[n][g][c, u, v][i, j] over i s + u d - p = y, j s + v d - p = x
 //
 // E is the compute type, S the storage type; columns are bits that are only moved.
-#ifdef HALF
+#ifdef NARROW
 #define WORD ushort
-#define ONE 0x3c00
+#define HALF_ONE 0x3c00
+#define BFLOAT_ONE 0x3f80
+#define ONE JOIN(NARROW, _ONE)
 #else
 #define WORD S
 #define ONE 1

@@ -27,7 +27,7 @@ static inline void put_pixels(__global S* y, const E* u, const long* at, int cou
 }
 
 // Forward. Launch: global = (ceil(M / mc), ceil(Q / nc), groups). Y has any strides; weights are (groups, M, K).
-// Blocks of X go to Bp, blocks of the weights to Ap; with half storage and K > kstep sums wait in `part` (groups, M, Q).
+// Blocks of X go to Bp, blocks of the weights to Ap; with narrow storage and K > kstep sums wait in `part` (groups, M, Q).
 __kernel void conv(__global S* restrict Y, __global E* restrict part, __global const S* restrict X,
                    __global const S* restrict Wt, __global const S* restrict bias, long oy, long ox, long ow, long ob,
                    const Dims D) {
@@ -64,7 +64,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                     int rows = min(step, m1 - m), cols = min((long)NR, q1 - q);
                     int joined = rows_are_joined && cols == NR && at[NR - 1] == at[0] + NR - 1;
                     __global S* y = Y + m * D.yc;
-#ifdef HALF
+#ifdef NARROW
                     __global E* w = part + ((long)g * M + m) * D.Q + q;
                     long ld = D.Q;
                     int whole = rows == step && cols == NR && !last;
@@ -80,7 +80,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                     if (whole) continue;
                     for (int i = 0; i < rows; i++, w += ld, y += D.yc) {
                         E* u = t + i * NR;
-#ifdef HALF
+#ifdef NARROW
                         if (kb > 0) add_part(u, w, cols);
                         if (!last) { put_part(w, u, cols); continue; }
 #else

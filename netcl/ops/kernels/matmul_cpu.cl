@@ -11,7 +11,7 @@
 // Launch: global = (ceil(M / mc), ceil(N / nc), batch), local = (1, 1, 1). Follows panel_cpu.cl.
 // With B_IN_PLACE, B has rows of unit stride and whole panels, and is not copied; with A_IN_PLACE, A has rows of unit stride
 // and whole tiles, and is not copied.
-// With half storage and K > KC partial sums go through the float workspace `part` instead of C.
+// With narrow storage and K > KC partial sums go through the float workspace `part` instead of C.
 // Backward of a layer: with `has_mask` A counts only where `mask`, laid out like A, is positive (the gradient of relu by
 // its output; NaN stays NaN); with `row_sums` the first column of items also writes sums[m] = sum over k of A[m, k].
 // With BOTH what goes into `act` is written as well, to `sums`, laid out like C: the gradient needs it.
@@ -91,7 +91,7 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
                     E t[MR * NR];
                     int rows = min(step, m1 - m), cols = min(NR, n1 - n), whole = rows == step && cols == NR;
                     __global S* c = C + m * D.scm + n;
-#ifdef HALF
+#ifdef NARROW
                     __global E* w = part + ((long)z * M + m) * N + n;
                     long ld = N;
                     whole = whole && !last && (kb > 0 || !D.accumulate);

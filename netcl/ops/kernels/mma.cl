@@ -285,9 +285,9 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
                 const long at = row * J.c_m + col;
                 const float low = FINISHED(acc[i][j][h * 2], at, col), high = FINISHED(acc[i][j][h * 2 + 1], at + 1, col + 1);
                 if (col >= J.N) continue;
-#ifdef HALF_OUT
+#ifdef NARROW_OUT
                 uint pair;
-                PACK_HALF(pair, low, high);
+                PACK_NARROW(pair, low, high);
                 __global ushort* to = (__global ushort*)c + at;
 #if VEC
                 *(__global uint*)to = pair;

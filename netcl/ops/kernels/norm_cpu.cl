@@ -11,14 +11,12 @@
 // Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
 typedef VECTOR V;
 typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
-#define GLUE(a, b) a##b
-#define JOIN(a, b) GLUE(a, b)
 #define WIDE(p) (*(__global const U*)(p))
 #define PUT(p, v) (*(__global U*)(p) = (v))
-#ifdef HALF
-#define GET(p) JOIN(LOAD_HALF, VW)(p)
+#ifdef NARROW
+#define GET(p) JOIN(JOIN(LOAD_, NARROW), VW)(p)
 #define RESERVE(p)
-#define SET(p, v) JOIN(STORE_HALF, VW)(v, p)
+#define SET(p, v) JOIN(JOIN(STORE_, NARROW), VW)(v, p)
 #else
 #define GET(p) WIDE(p)
 #ifdef STREAM
@@ -29,10 +27,10 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #define SET(p, v) PUT(p, v)
 #endif
 #endif
-#ifdef W_HALF
-#define GETW(p) JOIN(LOAD_HALF, VW)(p)
-#define LOADW(p, i) vload_half(i, p)
-#define STOREW(p, i, v) vstore_half_rte(v, i, p)
+#ifdef W_NARROW
+#define GETW(p) JOIN(JOIN(LOAD_, W_NARROW), VW)(p)
+#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
+#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
 #else
 #define GETW(p) WIDE(p)
 #define LOADW(p, i) ((p)[i])

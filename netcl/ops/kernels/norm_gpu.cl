@@ -26,21 +26,21 @@ typedef VECTOR V;
 #define PUT(p, i, v) ((p)[i] = (v))
 #define SUM(v) (v)
 #endif
-#ifdef HALF
+#ifdef NARROW
 #if VEC == 4
-#define GET(p, i) vload_half4(i, p)
-#define SET(p, i, v) vstore_half4_rte(v, i, p)
+#define GET(p, i) JOIN(JOIN(LOAD_, NARROW), 4A)((p) + 4 * (i))
+#define SET(p, i, v) JOIN(JOIN(STORE_, NARROW), 4A)(v, (p) + 4 * (i))
 #else
-#define GET(p, i) vload_half(i, p)
-#define SET(p, i, v) vstore_half_rte(v, i, p)
+#define GET(p, i) LOAD(p, i)
+#define SET(p, i, v) STORE(p, i, v)
 #endif
 #else
 #define GET(p, i) WIDE(p, i)
 #define SET(p, i, v) PUT(p, i, v)
 #endif
-#ifdef W_HALF
-#define LOADW(p, i) vload_half(i, p)
-#define STOREW(p, i, v) vstore_half_rte(v, i, p)
+#ifdef W_NARROW
+#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
+#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
 #else
 #define LOADW(p, i) ((p)[i])
 #define STOREW(p, i, v) ((p)[i] = (v))
@@ -52,13 +52,13 @@ typedef VECTOR V;
 #endif
 #ifdef CHANNELS
 #define PARAMETER(p, i) ((V)(LOADW(p, c0 + (long)(i) * VEC / span)))    // a vector never crosses a channel
-#elif defined(W_HALF) && VEC == 4
-#define PARAMETER(p, i) vload_half4(i, p)
+#elif defined(W_NARROW) && VEC == 4
+#define PARAMETER(p, i) JOIN(JOIN(LOAD_, W_NARROW), 4A)((p) + 4 * (i))
 #else
 #define PARAMETER(p, i) GETW(p, i)
 #endif
-#ifdef W_HALF
-#define GETW(p, i) vload_half(i, p)
+#ifdef W_NARROW
+#define GETW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
 #else
 #define GETW(p, i) WIDE(p, i)
 #endif

@@ -27,8 +27,6 @@
 #define INLINE static inline __attribute__((always_inline))
 #undef min
 #define min(a, b) ((a) < (b) ? (a) : (b))   // the builtin is a call there
-#define JOIN2(a, b) a##b
-#define JOIN(a, b) JOIN2(a, b)
 #ifdef HAVE_T
 typedef T U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
 #else
@@ -39,10 +37,10 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));
 #define PRIV(p) (*(U*)(p))
 #define GLOB(p) (*(__global U*)(p))
 #define GLOB_CONST(p) (*(__global const U*)(p))
-#ifdef HALF
-#define GET(p) JOIN(vload_half, VW)(0, p)
-#define GET8(p) vload_half8(0, p)
-#define SET(p, v) JOIN(JOIN(vstore_half, VW), _rte)(v, 0, p)
+#ifdef NARROW
+#define GET(p) JOIN(JOIN(LOAD_, NARROW), VW)(p)
+#define GET8(p) JOIN(JOIN(LOAD_, NARROW), 8)(p)
+#define SET(p, v) JOIN(JOIN(STORE_, NARROW), VW)(v, p)
 #else
 #define GET(p) (*(__global const U*)(p))
 #define GET8(p) (*(__global const U8*)(p))
@@ -224,7 +222,7 @@ static inline void put_row(__global S* p, const E* u, int cols) {
     }
 }
 
-#ifdef HALF
+#ifdef NARROW
 static inline void add_part(E* u, __global const E* p, int cols) { for (int j = 0; j < cols; j++) u[j] += p[j]; }
 static inline void put_part(__global E* p, const E* u, int cols) { for (int j = 0; j < cols; j++) p[j] = u[j]; }
 #else

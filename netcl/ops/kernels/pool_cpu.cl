@@ -11,15 +11,13 @@ typedef struct {
     long C, H, W, Ho, Wo, KH, KW, sy, sx, py, px, dy, dx, xn, xc, xh, span, planes, rows, with_pad, divisor;
 } Dims;
 
-#define GLUE(a, b) a##b
-#define JOIN(a, b) GLUE(a, b)
 typedef JOIN(T, VW) V;
 typedef JOIN(MT, VW) M;
 typedef V VU __attribute__((aligned(sizeof(S))));
 typedef M MU __attribute__((aligned(sizeof(MT))));
-#ifdef HALF
-#define GET(p) JOIN(LOAD_HALF, VW)(p)
-#define SET(p, v) JOIN(STORE_HALF, VW)(v, p)
+#ifdef NARROW
+#define GET(p) JOIN(JOIN(LOAD_, NARROW), VW)(p)
+#define SET(p, v) JOIN(JOIN(STORE_, NARROW), VW)(v, p)
 #else
 #define GET(p) (*(__global const VU*)(p))
 #define SET(p, v) (*(__global VU*)(p) = (v))
@@ -131,8 +129,8 @@ __kernel void avg_pool(__global S* Y, __global const S* X, long oy, long ox, con
     }
 }
 
-// Not for half: dX itself holds the partial sums.
-#ifndef HALF
+// Not for narrow types: dX itself holds the partial sums.
+#ifndef NARROW
 #define PLANES                                                                                    \
     long size = D.H * D.W, outs = D.Ho * D.Wo, p0 = get_global_id(0) * D.rows;                    \
     for (long plane = p0; plane < min(p0 + D.rows, D.planes); plane++) {                          \

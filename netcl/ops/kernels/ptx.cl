@@ -30,7 +30,10 @@
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"((v).x), "r"((v).y), "r"((v).z), "r"((v).w) : "memory")
 // an 8x8 matrix of 16-bit elements transposed across the warp
 #define TRANSPOSE(r) asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r))
+// two floats rounded to 16 bits; NARROW says which (common.cl)
+#define PACK_NARROW(r, low, high) JOIN(PACK_, NARROW)(r, low, high)
 #define PACK_HALF(r, low, high) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low))
+#define PACK_BFLOAT(r, low, high) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low))
 #define SHUFFLE_XOR(r, mask) asm volatile("shfl.sync.bfly.b32 %0, %0, %1, 31, -1;" : "+r"(r) : "n"(mask))
 // c (16 x 8, float) += a (16 x 16 bytes of k) b
 #define MMA(shape, type, c, a, b) \

@@ -9,22 +9,20 @@
 // Launch: global = ceil(blocks / W) items (CPU devices: each item walks STEP of them). T is float x W.
 // Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
-#define JOIN2(a, b) a##b
-#define JOIN(a, b) JOIN2(a, b)
 typedef JOIN(uint, W) UW;
 typedef JOIN(ulong, W) LW;
-#define NARROW(v) JOIN(convert_uint, W)(v)
-#define WIDEN(v) JOIN(convert_ulong, W)(v)
+#define TO_UINT(v) JOIN(convert_uint, W)(v)
+#define TO_ULONG(v) JOIN(convert_ulong, W)(v)
 
 // The four words of blocks `block`, one block a lane.
 static inline void philox(LW block, uint k0, uint k1, UW* x) {
-    UW c0 = NARROW(block), c1 = NARROW(block >> 32), c2 = 0, c3 = 0;
+    UW c0 = TO_UINT(block), c1 = TO_UINT(block >> 32), c2 = 0, c3 = 0;
     for (int round = 0; round < 10; round++) {
-        LW p = WIDEN(c0) * (ulong)0xD2511F53u, q = WIDEN(c2) * (ulong)0xCD9E8D57u;
-        c0 = NARROW(q >> 32) ^ c1 ^ k0;
-        c1 = NARROW(q);
-        c2 = NARROW(p >> 32) ^ c3 ^ k1;
-        c3 = NARROW(p);
+        LW p = TO_ULONG(c0) * (ulong)0xD2511F53u, q = TO_ULONG(c2) * (ulong)0xCD9E8D57u;
+        c0 = TO_UINT(q >> 32) ^ c1 ^ k0;
+        c1 = TO_UINT(q);
+        c2 = TO_UINT(p >> 32) ^ c3 ^ k1;
+        c3 = TO_UINT(p);
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
@@ -83,14 +81,14 @@ static inline void distribute(const UW* x, T* y, T a, T b) {
 #define VALUE(j, l) ((const float*)&y[l])[j]
 #endif
 #if FORM == 4
-#define PUT(i, v) { float f = v, g = LOAD_IN(in, in_offset + (i)); STORE_OUT(out, i, f == 0.0f ? 0.0f : f * g); }
+#define PUT(i, v) { float f = v, g = LOAD(in, in_offset + (i)); STORE(out, i, f == 0.0f ? 0.0f : f * g); }
 #elif FORM == 3
-#define PUT(i, v) out[i] = (OUT)(v);
+#define PUT(i, v) out[i] = (S)(v);
 #else
-#define PUT(i, v) STORE_OUT(out, i, v);
+#define PUT(i, v) STORE(out, i, v);
 #endif
 
-__kernel void random(__global const IN* restrict in, __global OUT* restrict out, long in_offset, long n, long first,
+__kernel void random(__global const S* restrict in, __global S* restrict out, long in_offset, long n, long first,
                      uint k0, uint k1, float a, float b, long low, ulong range) {
     for (int step = 0; step < STEP; step++) {
         long block = ((long)get_global_id(0) * STEP + step) * W, start = block * 4;

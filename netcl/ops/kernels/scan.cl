@@ -6,8 +6,8 @@
 //
 // ROWS (GPUs, cols == 1): a group of WG items per (o, part), four elements per item, then a scan over the items.
 // Otherwise an item walks `step` runs (o, part, COLS columns) one after the other; on CPU devices COLS makes vectors.
-#ifdef HALF_OUT
-#define PUT(i, v) vstore_half_rte((float)(v), i, out)
+#ifdef R_NARROW
+#define PUT(i, v) JOIN(STORE_, R_NARROW)(out, i, (float)(v))
 #else
 #define PUT(i, v) (out[i] = (R)(v))
 #endif

@@ -35,9 +35,9 @@
 #define TURN (32 / (BK / 4))    // step of the exchange of rows
 
 
-#ifdef HALF     // the forms for aligned vectors: others become four loads
-#define LOAD4(p, i) vloada_half4(0, (p) + (i))
-#define STORE4(p, i, v) vstorea_half4_rte(v, 0, (p) + (i))
+#ifdef NARROW   // the forms for aligned vectors: others become four loads
+#define LOAD4(p, i) JOIN(JOIN(LOAD_, NARROW), 4A)((p) + (i))
+#define STORE4(p, i, v) JOIN(JOIN(STORE_, NARROW), 4A)(v, (p) + (i))
 #else
 #define LOAD4(p, i) (*(__global const E4*)((p) + (i)))
 #define STORE4(p, i, v) (*(__global E4*)((p) + (i)) = (v))

@@ -279,7 +279,7 @@ static inline long next_row(int r, long even, const Job* job) {
 #define EXCHANGE(x, y, mask) do { uint s_ = t4 & (mask) ? x : y; SHUFFLE_XOR(s_, mask); if (t4 & (mask)) x = s_; else y = s_; } while (0)
 
 // the fragment of a lane is (row, col), (row, col + 1) and the same eight rows below, for every eight columns
-#if !defined(HALF_OUT)
+#if !defined(NARROW_OUT)
 #define STORE_ROWS(r, row, off, i, h) \
     __global float* to = (__global float*)c + (off) + col0 * COL_STEP; \
     const int left = off >= 0 ? J.N - col0 : 0; \
@@ -303,7 +303,7 @@ static inline long next_row(int r, long even, const Job* job) {
     _Pragma("unroll") for (int j = 0; j < NW / 8; j++) { \
         const int col = col0 + j * 8, v_ = (i) * (NW / 2) + j * 4 + (h) * 2, at_col = col0 - t4 * 2 + j * 8 + g; \
         uint pair; \
-        PACK_HALF(pair, FINISHED(sum[v_], row, off, col), FINISHED(sum[v_ + 1], row, off, col + 1)); \
+        PACK_NARROW(pair, FINISHED(sum[v_], row, off, col), FINISHED(sum[v_ + 1], row, off, col + 1)); \
         TRANSPOSE(pair); \
         if (at_col < J.N) { \
             __global ushort* to = (__global ushort*)c + at_col * COL_STEP; \
@@ -321,7 +321,7 @@ static inline long next_row(int r, long even, const Job* job) {
         uint p[4]; \
         _Pragma("unroll") for (int q = 0; q < 4; q++) { \
             const int col = col0 + (j + q) * 8, v_ = (i) * (NW / 2) + (j + q) * 4 + (h) * 2; \
-            PACK_HALF(p[q], FINISHED(sum[v_], row, off, col), FINISHED(sum[v_ + 1], row, off, col + 1)); \
+            PACK_NARROW(p[q], FINISHED(sum[v_], row, off, col), FINISHED(sum[v_ + 1], row, off, col + 1)); \
             if (!VEC && off >= 0) { \
                 if (col < J.N) ((__global ushort*)c)[off + col] = (ushort)p[q]; \
                 if (col + 1 < J.N) ((__global ushort*)c)[off + col + 1] = (ushort)(p[q] >> 16); \

@@ -47,8 +47,8 @@ static inline void products(int rows, E* t, __global const E* ap, __local const 
 
 // Two neighbours from u to p.
 typedef JOIN(E, 2) PAIR __attribute__((aligned(sizeof(E))));
-#ifdef HALF
-#define SET2(p, u) vstore_half2_rte(*(const PAIR*)(u), 0, p)
+#ifdef NARROW
+#define SET2(p, u) JOIN(JOIN(STORE_, NARROW), 2)(*(const PAIR*)(u), p)
 #else
 #define SET2(p, u) (*(__global PAIR*)(p) = *(const PAIR*)(u))
 #endif

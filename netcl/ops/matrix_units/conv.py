@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.core.backend.opencl import launch, write
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, INT32, INT64, DType
+from netcl.core.dtypes import C_NAME, FLOAT32, INT32, INT64, NARROW, DType
 from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import profile_of
@@ -30,7 +30,7 @@ from netcl.ops.matrix_units import probe, wgmma
 from netcl.ops.matrix_units.edit import activate
 from netcl.ops.matrix_units.images import forward_images, gradient_images, pack_gradient
 from netcl.ops.matrix_units.pack import SIZE
-from netcl.ops.matrix_units.precision import matmul_precision
+from netcl.ops.matrix_units.precision import UNIT_TYPE, matmul_precision
 from netcl.ops.matrix_units.wgmma import ITEMS, MAPS, TYPES, Operand
 from netcl.ops.tiling import Tiling, depth_of
 from netcl.runtime.cache import get_kernel
@@ -51,7 +51,7 @@ def usable(g: Geometry, dtype: DType, queue: Any) -> bool:
 
 
 def _suits(g: Geometry, dtype: DType, queue: Any) -> bool:
-    if dtype not in (FLOAT16, FLOAT32) or (dtype == FLOAT32 and matmul_precision() == "highest"):
+    if dtype not in (*NARROW, FLOAT32) or (dtype == FLOAT32 and matmul_precision() == "highest"):
         return False
     c, o = g.c // g.groups, g.o // g.groups
     large = c >= LEAST_CHANNELS and o >= LEAST_CHANNELS and g.n * prod(g.out) * g.taps * o >= 1 << 22
@@ -129,8 +129,8 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
 
 def _kind(dtype: DType) -> tuple[str, str, int, int]:
     """(storage type, kind of rows in the tuning table, parts, elements of a slice)."""
-    if dtype == FLOAT16:
-        return "half", "half", 1, 64
+    if dtype in NARROW:
+        return C_NAME[dtype], "half", 1, 64
     precision = matmul_precision()
     return "float", precision, 3 if precision == "high" else 1, 32
 
@@ -141,7 +141,7 @@ def _forward_plan(
 ) -> Run:  # fmt: skip
     """A function (queue, y, x, w, bias) that packs x and w and launches the convolutions."""
     dtype, kind, split, depth = _kind(x.dtype)
-    g, even = parts[0].g, dtype == "half"
+    g, even = parts[0].g, dtype != "float"
     c, o, slots = g.c // g.groups, g.o // g.groups, -(-g.c // g.groups // depth) * depth  # whole slices of channels
     images = forward_images(queue, [part.g for part in parts], x, wgmma.ROWS[kind], slots, even)
     choice, rows = images.tiling, g.n * images.grids[0].pixels
@@ -255,11 +255,11 @@ def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> C
 def _kernel(
     queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]
 ) -> Any:  # fmt: skip
-    half, partial = dtype == FLOAT16, "PARTIAL" in more
+    narrow, partial = dtype in NARROW, "PARTIAL" in more
     defines: dict[str, int | str] = {k: choice.row[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {"NAME": name, "S": C_NAME[dtype], "OUT": "float" if partial else C_NAME[dtype], "HAS_BIAS": 0, "VEC": 0}
-    defines |= {k: 1 for k, on in (("TF32", not half), ("HALF_OUT", half and not partial)) if on}
-    macro = wgmma.product_macro(choice.row["NW"], "f16" if half else "tf32", along_m="A_ALONG_M" in more)
+    defines |= {k: 1 for k, on in (("TF32", not narrow), ("NARROW_OUT", narrow and not partial)) if on}
+    macro = wgmma.product_macro(choice.row["NW"], UNIT_TYPE[C_NAME[dtype]], along_m="A_ALONG_M" in more)
     text = macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
     return get_kernel(queue, text, name, TYPES, edit=activate)
 

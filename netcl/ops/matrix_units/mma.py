@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, INT64
+from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile
 from netcl.core.tensor import Tensor
 from netcl.ops import sources
 from netcl.ops.matmul_parts import batch_axes, ending, sum_parts
+from netcl.ops.matrix_units.precision import UNIT_TYPE
 from netcl.ops.tiling import Tiling, cut, depth_of
 from netcl.runtime.cache import get_kernel
 
@@ -29,12 +30,12 @@ def tiling(p: Product, profile: DeviceProfile, precision: str) -> Tiling | None:
     """The best tiling of `p`, None where these kernels do not compute it."""
     if min(p.m, p.n, p.k) < LEAST or not _readable(p):
         return None
-    kind = "half" if p.dtype == FLOAT16 else precision
+    kind = "half" if p.dtype in NARROW else precision
     return cut([f"mma_{kind}", f"mma_{kind}_small"], profile, p.m, p.n, p.k, p.count)[0]
 
 
 def _readable(p: Product) -> bool:
-    """Whether both operands run along memory, in halves at multiples of 16 bytes (floats are copied word by word)."""
+    """Whether both operands run along memory, 16-bit ones at multiples of 16 bytes (floats are copied word by word)."""
     return 1 in p.a and 1 in p.b and (p.dtype == FLOAT32 or aligned(p, 8))
 
 
@@ -76,15 +77,15 @@ def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
 
 
 def _source(p: Product, tiling: Tiling, partial: bool) -> str:
-    storage, half, floats = C_NAME[p.dtype], p.dtype == FLOAT16, partial or p.wide
+    storage, narrow, floats = C_NAME[p.dtype], p.dtype in NARROW, partial or p.wide
     names = ("BM", "BN", "BK", "WM", "WN", "ST")
     defines: dict[str, int | str] = {name: tiling.row[name] for name in names}
     defines |= {
         "S": storage, "OUT": "float" if floats else storage, "PARTS": tiling.row["PARTS"], "HAS_BIAS": 0,
-        "KIND": '"f16"' if half else '"tf32"', "ALIGNED": int(aligned(p, 16 // p.dtype.itemsize)),
+        "KIND": f'"{UNIT_TYPE[storage]}"', "ALIGNED": int(aligned(p, 16 // p.dtype.itemsize)),
         "VEC": int((partial and p.n % 2 == 0) or pairs(p)),
     }  # fmt: skip
-    flags = {"TF32": not half, "HALF_OUT": half and not floats, "PARTIAL": partial, "A_ALONG_M": p.a[1] != 1,
+    flags = {"TF32": not narrow, "NARROW_OUT": narrow and not floats, "PARTIAL": partial, "A_ALONG_M": p.a[1] != 1,
              "B_ALONG_N": p.b[1] == 1}  # fmt: skip
     defines |= {name: 1 for name, on in flags.items() if on}
     preamble, more = ("", {}) if partial else ending(p, "float")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PACK = struct.Struct("9q18i")  # Pack of pack.cl
 TYPES = (None, None, INT64, np.dtype(f"V{PACK.size}"))
 ITEMS = 256
-SIZE = {"float": 4, "half": 2}
+SIZE = {"float": 4, "half": 2, "bfloat": 2}
 
 
 def pitch_of(k: int, dtype: str) -> int:
@@ -61,7 +61,7 @@ def packing(
     whole = k % 4 == 0 and start % 4 == 0 and all(s % 4 == 0 for s in strides[:3])
     flags["VEC"] = dtype == "float" and strides[3] == 1 and pixels is None and whole
     defines = {name: 1 for name, on in flags.items() if on}
-    source = sources.load("pack.cl", S="half" if dtype == "half" else "float", PARTS=parts, **defines)
+    source = sources.load("pack.cl", S=dtype, PARTS=parts, **defines)
     kernel = get_kernel(queue, source, "pack", TYPES)
     tiles_k, tiles_r = -(-slots * SIZE[dtype] // 256), -(-rows // (64 if flags["ALONG_K"] else 32))
     step = w * z * rows * pitch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from netcl.core.errors import DTypeError
 
 LEVELS = ("highest", "high", "medium")
+UNIT_TYPE = {"float": "tf32", "half": "f16", "bfloat": "bf16"}  # what the units call a storage type
 _level = "high"
 
 

@@ -41,7 +41,7 @@ def available(profile: DeviceProfile) -> tuple[str, ...]:
 
 def serves(family: str, dtype: str, profile: DeviceProfile) -> bool:
     """Whether the family is worth using: on consumer chips three TF32 products take longer than an ordinary one."""
-    return family == "wgmma" or dtype == "half" or profile.architecture in ("sm_80", "sm_90", "sm_100")
+    return family == "wgmma" or dtype != "float" or profile.architecture in ("sm_80", "sm_90", "sm_100")
 
 
 def attention(profile: DeviceProfile) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Products on NVIDIA's warpgroup matrix units: plan and launches of wgmma.cl, which reads operands by tensor maps.
 
-Half operands are read in place in either orientation. Of float operands one, "x", passes through registers and is read
-in place; the other, "y", is packed into its TF32 parts. The larger one is x; if that is B, the product is computed
+Operands of 16 bits are read in place in either orientation. Of float operands one, "x", passes through registers and is
+read in place; the other, "y", is packed into its TF32 parts. The larger one is x; if that is B, the product is computed
 transposed. Operands that a tensor map cannot describe are packed first.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT16, FLOAT32, INT64
+from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor
@@ -24,6 +24,7 @@ from netcl.ops import sources
 from netcl.ops.matmul_parts import batch_axes, ending, sum_parts
 from netcl.ops.matrix_units.edit import activate
 from netcl.ops.matrix_units.pack import Pack, packing, pitch_of
+from netcl.ops.matrix_units.precision import UNIT_TYPE
 from netcl.ops.matrix_units.tensormap import fits, tensor_map
 from netcl.ops.tiling import Tiling, cut, depth_of
 from netcl.runtime.cache import get_kernel
@@ -37,7 +38,7 @@ ROWS = {
     "high": ("wgmma_high", "wgmma_high_small"),
     "medium": ("wgmma_medium", "wgmma_medium_small", "wgmma_medium_narrow"),
     "half": ("wgmma_half", "wgmma_half_small", "wgmma_half_narrow"),
-}  # of the tuning table
+}  # of the tuning table; "half" serves both types of 16 bits
 RAW = ("wgmma_raw", "wgmma_raw_small")  # the same for products that are too small to pack
 MAPS = 256  # bytes of the tensor maps of one group
 INTS = (
@@ -82,14 +83,14 @@ class Operand(NamedTuple):
 
     @staticmethod
     def _box(dtype: str, box: int) -> tuple[int, int, int, int]:
-        return (64 if dtype == "half" else 32), box, 1, 1
+        return (32 if dtype == "float" else 64), box, 1, 1
 
 
 def tiling(p: Product, profile: DeviceProfile, precision: str) -> Tiling | None:
     """The best tiling of `p`, None where these kernels do not compute it."""
     if min(p.m, p.n, p.k) < LEAST:
         return None
-    kind = "half" if p.dtype == FLOAT16 else precision
+    kind = "half" if p.dtype in NARROW else precision
     found = []
     for rows, raw in ((ROWS[kind], False), (RAW, True))[: 2 if kind == "high" else 1]:
         form = arrange(p, 3 if kind == "high" else 1, raw)
@@ -131,7 +132,7 @@ def arrange(p: Product, parts: int, raw: bool = False) -> Form:
         pack_x, pack_y = not x.readable(size), (p.dtype == FLOAT32 and not raw) or not y.readable(size)
         moved = 2.0 * pack_x * x.size * size + (3.0 if parts == 3 else 2.0) * pack_y * y.size * size
         forms.append(Form(x, y, swap, pack_x, pack_y, parts, raw, moved))
-    return forms[0] if p.dtype == FLOAT16 or forms[0].traffic <= forms[1].traffic else forms[1]
+    return forms[0] if p.dtype in NARROW or forms[0].traffic <= forms[1].traffic else forms[1]
 
 
 def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
@@ -179,22 +180,21 @@ def _packing(queue: Any, operand: Operand, dtype: str, parts: int, rounded: bool
 
 def source(p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], partial: bool) -> str:
     """The program text for operands laid out as `x` and `y`."""
-    half, storage, floats = p.dtype == FLOAT16, C_NAME[p.dtype], partial or p.wide
+    narrow, storage, floats = p.dtype in NARROW, C_NAME[p.dtype], partial or p.wide
     flags = {
-        "TF32": not half, "HALF_OUT": half and not floats, "PARTIAL": partial, "A_ALONG_M": not x.along_k,
+        "TF32": not narrow, "NARROW_OUT": narrow and not floats, "PARTIAL": partial, "A_ALONG_M": not x.along_k,
         "B_ALONG_N": not y.along_k, "RAW_B": form.raw,
     }  # fmt: skip
     defines: dict[str, int | str] = {name: row[name] for name in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {name: 1 for name, on in flags.items() if on}
-    even = 8 if half and not floats else 2
+    even = 8 if narrow and not floats else 2
     whole = p.n % even == 0 and all(s % even == 0 for s in (p.c, p.starts[2], *(axis[3] for axis in p.batch)))
     defines |= {
         "S": storage, "OUT": "float" if floats else storage, "HAS_BIAS": 0, "SWAP": int(form.swap),
         "VEC": int(p.n % 2 == 0 if partial else whole),
     }  # fmt: skip
     preamble, more = ("", {}) if partial else ending(p, "float")
-    kind = "f16" if half else "tf32"
-    macro = product_macro(row["NW"], kind, not x.along_k, not y.along_k)
+    macro = product_macro(row["NW"], UNIT_TYPE[storage], not x.along_k, not y.along_k)
     return macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
 
 

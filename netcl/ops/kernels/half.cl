@@ -1,0 +1,47 @@
+// half.cl: halves as floats, rounded to nearest even; works on devices without cl_khr_fp16.
+//   LOAD_HALF(p, i), STORE_HALF(p, i, v)      element i
+//   LOAD_HALF4(p), STORE_HALF4(v, p)          vectors of 2, 4, 8 or 16 at any address; on CPU devices in one instruction
+//                                             where their compiler can: OpenCL's own may convert lane by lane
+//   LOAD_HALF4A(p), STORE_HALF4A(v, p)        four at an aligned address
+//   ROUND_HALF4(v), also 8 and 16             the float that a half keeps of v
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_convertvector) && (defined(__F16C__) || defined(__aarch64__))
+#define CONVERTS_HALF
+#endif
+#endif
+#define LOAD_HALF(p, i) vload_half(i, p)
+#define STORE_HALF(p, i, v) vstore_half_rte(v, i, p)
+#define LOAD_HALF4A(p) vloada_half4(0, p)
+#define STORE_HALF4A(v, p) vstorea_half4_rte(v, 0, p)
+#define LOAD_HALF2(p) vload_half2(0, p)
+#define STORE_HALF2(v, p) vstore_half2_rte(v, 0, p)
+#ifdef CONVERTS_HALF
+typedef half HALF4 __attribute__((ext_vector_type(4), aligned(2)));
+typedef half HALF8 __attribute__((ext_vector_type(8), aligned(2)));
+typedef half HALF16 __attribute__((ext_vector_type(16), aligned(2)));
+#define LOAD_HALF4(p) __builtin_convertvector(*(__global const HALF4*)(p), float4)
+#define LOAD_HALF8(p) __builtin_convertvector(*(__global const HALF8*)(p), float8)
+#define LOAD_HALF16(p) __builtin_convertvector(*(__global const HALF16*)(p), float16)
+#define STORE_HALF4(v, p) (*(__global HALF4*)(p) = __builtin_convertvector(v, HALF4))
+#define STORE_HALF8(v, p) (*(__global HALF8*)(p) = __builtin_convertvector(v, HALF8))
+#define STORE_HALF16(v, p) (*(__global HALF16*)(p) = __builtin_convertvector(v, HALF16))
+#define ROUND_HALF4(v) __builtin_convertvector(__builtin_convertvector(v, HALF4), float4)
+#define ROUND_HALF8(v) __builtin_convertvector(__builtin_convertvector(v, HALF8), float8)
+#define ROUND_HALF16(v) __builtin_convertvector(__builtin_convertvector(v, HALF16), float16)
+#else
+#define LOAD_HALF4(p) vload_half4(0, p)
+#define LOAD_HALF8(p) vload_half8(0, p)
+#define LOAD_HALF16(p) vload_half16(0, p)
+#define STORE_HALF4(v, p) vstore_half4_rte(v, 0, p)
+#define STORE_HALF8(v, p) vstore_half8_rte(v, 0, p)
+#define STORE_HALF16(v, p) vstore_half16_rte(v, 0, p)
+#define ROUNDS_HALF(N)                            \
+    static inline float##N ROUND_HALF##N(float##N v) { \
+        ushort##N h;                              \
+        vstore_half##N##_rte(v, 0, (half*)&h);    \
+        return vload_half##N(0, (const half*)&h); \
+    }
+ROUNDS_HALF(4)
+ROUNDS_HALF(8)
+ROUNDS_HALF(16)
+#endif
