@@ -1,8 +1,8 @@
-"""Tests and benchmarks on a machine with an NVIDIA GPU and PyTorch, in one command: `python -m benchmarks.h200`.
+"""The whole suite and benchmarks on a machine with an NVIDIA GPU and PyTorch: `python -m benchmarks.h200`.
 
 Times are medians of interleaved rounds (ours, theirs, ours, ...), many calls each with one wait at the end, so that
 clocks and heat are alike. Records are appended to benchmarks/results/h200-gpu.jsonl (--save) with date, device and
-driver.
+driver, each as soon as it is there.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from benchmarks.gpu_cases import Call, Env, GpuCase
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "h200-gpu.jsonl"
 TABLES = ("gpu_cases", "gpu_norm_attention", "gpu_steps")  # modules of benchmarks with a tuple CASES
-TESTS = ("tests/ops", "tests/core", "tests/runtime")
 
 
-def cases(pattern: str = "") -> list[GpuCase]:
-    """The cases of all tables whose name matches."""
+def cases(pattern: str = "", targets: bool = False) -> list[GpuCase]:
+    """The cases of all tables whose name matches; with `targets` only those that have one."""
     listed = [case for module in TABLES for case in importlib.import_module(f"benchmarks.{module}").CASES]
-    return [case for case in listed if re.search(pattern, case.name)]
+    return [case for case in listed if re.search(pattern, case.name) and (case.target or not targets)]
 
 
 def sample(call: Call, finish: Call, calls: int) -> float:
@@ -82,8 +81,8 @@ def row(record: dict[str, Any]) -> str:
     )
 
 
-def run(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure the chosen cases and print the table."""
+def run(args: argparse.Namespace) -> None:
+    """Measure the chosen cases, print the table and keep each record."""
     import torch
 
     from netcl.core.device import manager
@@ -96,16 +95,18 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
         "rounds": args.rounds,
     }  # fmt: skip
     print(" ".join(str(v) for v in facts.values()), "(us, ratio torch/ours, errors, TFLOP/s, GB/s, spread)")
-    records = []
-    for case in cases(args.filter):
+    for case in cases(args.filter, args.targets):
         try:
             record = measure(env, case, args.rounds, args.seconds)
         except Exception as error:  # one case that fails must not hide the others
             record = {"case": case.name, "failed": f"{type(error).__name__}: {error}"[:400]}
-        records.append(record | facts)
+        record |= facts
+        for path in (RESULTS if args.save else None, args.json):
+            if path is not None:
+                with path.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
         print(row(record), flush=True)
         torch.cuda.empty_cache()
-    return records
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -115,6 +116,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="gpu", help="as for manager.default")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.04, help="of one measurement")
+    parser.add_argument("--targets", action="store_true", help="only cases with a target")
+    parser.add_argument("--workers", type=int, default=8, help="processes that run tests")
     parser.add_argument("--no-tests", action="store_true")
     parser.add_argument("--tests-only", action="store_true")
     parser.add_argument("--save", action="store_true", help=f"append the records to {RESULTS.relative_to(ROOT)}")
@@ -122,13 +125,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     status = 0
     if not args.no_tests:
-        status = subprocess.run([sys.executable, "-m", "pytest", "-q", *TESTS], cwd=ROOT, check=False).returncode
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(args.workers)]
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
     if not args.tests_only:
-        records = run(args)
-        for path in (RESULTS if args.save else None, args.json):
-            if path is not None:
-                with path.open("a") as file:
-                    file.writelines(json.dumps(record) + "\n" for record in records)
+        run(args)
     return min(status, 1)
 
 
