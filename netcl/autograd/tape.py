@@ -42,6 +42,7 @@ class Tape:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.retained: dict[int, Node] = {}
+        self.early: list[Tensor] | None = None  # a gradient that forward left for backward to take
         self._outer: list[Tape | None] = []
         self._spent = False
 
@@ -65,6 +66,7 @@ class Tape:
         """Forget everything recorded."""
         self.records.clear()
         self.retained.clear()
+        self.early = None
         self._spent = False
 
     def backward(self, loss: Node, grad: Tensor | None = None, retain_graph: bool = False) -> None:

@@ -5,8 +5,8 @@ With p = softmax(z), smoothing e over C classes, class weights w (ones by defaul
     loss  = (1 - e) * w_y * (-log p_y) + e / C * sum_c w_c * (-log p_c)
     mean  = sum(loss) / sum(w_y) over the rows that are not ignored
 
-Forward keeps one logsumexp per row; the probabilities are never stored. Few labels take one launch, which can leave the
-gradient for the upstream gradient 1 as well, so that backward takes none.
+Forward keeps one logsumexp per row; the probabilities are never stored. Few labels take one launch. With labels forward
+can leave the gradient for the upstream gradient 1 as well: backward then takes no launch and does not read the logits.
 Source: Szegedy et al. 2016, arXiv:1512.00567.
 """
 
@@ -33,6 +33,7 @@ from netcl.runtime.cache import get_kernel
 
 REDUCTIONS = ("mean", "sum", "none")
 FEW_ON_CPU, FEW_ON_GPU, FEW_CLASSES = 1 << 10, 1 << 13, 64  # logits up to which one group computes a whole loss
+MANY_ON_CPU, MANY_ON_GPU = 1 << 18, 1 << 20  # logits from which a pass less over them is worth a launch
 _TYPES = (None, None, None, INT64, INT64, INT64, INT64, INT32)  # of labels, out, flag and the numbers after them
 
 
@@ -40,7 +41,7 @@ class Kept(NamedTuple):
     """What backward needs besides logits and target: logsumexp per row, and 1 / (sum of weights) as one number.
 
     `ready` may hold the gradient for the upstream gradient 1. The first backward takes it, since its receiver may write
-    to it; later ones compute their own.
+    to it, or drops it; later ones compute their own.
     """
 
     lse: Tensor
@@ -49,10 +50,13 @@ class Kept(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _forward(labels: bool, weighted: bool, smooth: bool) -> Chain:
-    """Outputs: loss of the row, its logsumexp and, with labels, its weight."""
-    inputs = ("z", "t", *(("col",) if labels else ()), *(("w",) if weighted else ()))
-    lines = ["m = MAX(z)", "lse = ADD(m, LOG(SUM(EXP(SUB(z, m)))))"]
+def _forward(labels: bool, weighted: bool, smooth: bool, slope: bool = False) -> Chain:
+    """Outputs: loss of the row, its logsumexp and, with labels, its weight.
+
+    With `slope` (of labels) also the gradient for the upstream gradient 1 and `scale`.
+    """
+    inputs = ("z", "t", *(("col",) if labels else ()), *(("w",) if weighted else ()), *(("scale",) if slope else ()))
+    lines = ["m = MAX(z)", "part = EXP(SUB(z, m))", "whole = SUM(part)", "lse = ADD(m, LOG(whole))"]
     if labels:
         lines += ["hit = EQ(col, t)", "zy = SUM(WHERE(hit, z, 0))", "kept = NE(t, ignore)"]
         lines += ["wy = SUM(WHERE(hit, w, 0))" if weighted else "wy = ADD(kept, 0)", "a = MUL(wy, SUB(lse, zy))"]
@@ -60,6 +64,7 @@ def _forward(labels: bool, weighted: bool, smooth: bool) -> Chain:
             each = "MUL(w, SUB(lse, z))" if weighted else "SUB(lse, z)"
             lines.append(f"b = ADD(MUL(a, SUB(1, e)), MUL(DIV(e, n), SUM({each})))")
         lines += [f"loss = WHERE(kept, {'b' if smooth else 'a'}, 0)", "weight = WHERE(kept, wy, 0)"]
+        lines += ["p = DIV(part, whole)", *_slope(weighted, smooth, "scale")] if slope else []
     else:
         target = "ADD(MUL(t, SUB(1, e)), DIV(e, n))" if smooth else "t"
         # WHERE: a class of probability 0 adds 0 even where its log-probability is infinite
@@ -69,7 +74,18 @@ def _forward(labels: bool, weighted: bool, smooth: bool) -> Chain:
         ]
     scalars = (("ignore",) if labels else ()) + (("e",) if smooth else ())
     outputs = ("loss", "lse", *(("weight",) if labels else ()))
-    return formula("cross_entropy", inputs, *lines, outputs=outputs, kinds=("drop",) * len(outputs), scalars=scalars)
+    kinds = ("drop",) * len(outputs) + (("full",) if slope else ())
+    outputs += ("y",) if slope else ()
+    return formula("cross_entropy", inputs, *lines, outputs=outputs, kinds=kinds, scalars=scalars)
+
+
+def _slope(weighted: bool, smooth: bool, up: str) -> list[str]:
+    """y, the gradient of labels, from hit, kept, p and the label's weight wy."""
+    own = "MUL(wy, SUB(p, hit))" if weighted else "SUB(p, hit)"
+    if smooth:
+        rest = "SUB(MUL(p, SUM(w)), w)" if weighted else "SUB(MUL(p, n), 1)"
+        own = f"ADD(MUL({own}, SUB(1, e)), MUL(DIV(e, n), {rest}))"
+    return [f"y = WHERE(kept, MUL({up}, {own}), 0)"]
 
 
 @lru_cache(maxsize=64)
@@ -78,12 +94,8 @@ def _backward(labels: bool, weighted: bool, smooth: bool) -> Chain:
     inputs = ("z", "t", *(("col",) if labels else ()), *(("w",) if weighted else ()), "lse", "g", "scale")
     lines = ["p = EXP(SUB(z, lse))", "up = MUL(g, scale)"]
     if labels:
-        lines += ["hit = EQ(col, t)", "kept = NE(t, ignore)", "d = SUB(p, hit)"]
-        lines += ["a = MUL(SUM(WHERE(hit, w, 0)), d)"] if weighted else ["a = ADD(d, 0)"]
-        if smooth:
-            rest = "SUB(MUL(p, SUM(w)), w)" if weighted else "SUB(MUL(p, n), 1)"
-            lines.append(f"b = ADD(MUL(a, SUB(1, e)), MUL(DIV(e, n), {rest}))")
-        lines.append(f"y = WHERE(kept, MUL(up, {'b' if smooth else 'a'}), 0)")
+        lines += ["hit = EQ(col, t)", "kept = NE(t, ignore)", *(["wy = SUM(WHERE(hit, w, 0))"] if weighted else [])]
+        lines += _slope(weighted, smooth, "up")
     else:
         target = "ADD(MUL(t, SUB(1, e)), DIV(e, n))" if smooth else "t"
         lines += [f"share = MUL({'w' if weighted else 1}, {target})", "y = MUL(up, SUB(MUL(p, SUM(share)), share))"]
@@ -99,12 +111,14 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
     gradient: bool = False,
+    room: bool = True,
 ) -> tuple[Tensor, Kept]:
     """The loss in nats (see the module), and what `cross_entropy_grad` needs.
 
     Shapes: logits (N, C, ...) float; target (N, ...) int32 or int64 in [0, C), or probabilities alike; weight (C,).
     Returns float32 (float64 for float64): shape (1,), or the target's shape for reduction="none".
-    Args: gradient: whether a backward may follow, whose work can be done here where that saves launches.
+    Args: gradient: whether backward may follow, whose work is done here where that saves time. room: whether its result
+        may be as large as many logits, until backward.
     Raises: ShapeError, DTypeError; IndexOutOfRange for a label that is neither a class nor `ignore_index` (on a device
     at the next synchronisation; no memory is read at that index).
     """
@@ -114,19 +128,23 @@ def cross_entropy(
         return _at_once(z, t, weight, ignore_index, label_smoothing, mean, gradient)
     tensors = operands(z, t, weight, labels, compute)
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
-    chain = _forward(labels, weight is not None, label_smoothing > 0)
+    one, ready = reduction_ops.one(z.queue, compute), list[Tensor]()
     outputs = (compute,) * (3 if labels else 2)
-    loss, lse, *weights = run_rows(chain, compute, outputs, tensors, scalars)
-    one = reduction_ops.one(z.queue, compute)
+    if slope := labels and gradient and room and reduction != "none" and _many(z):
+        tensors.append(_label_scale(z, t, weight, ignore_index) if mean else one)
+        outputs += (z.dtype,)
+    chain = _forward(labels, weight is not None, label_smoothing > 0, slope)
+    loss, lse, *more = run_rows(chain, compute, outputs, tensors, scalars)
     if labels:
-        total, scale = finish(loss, weights[0], t, z.shape[-1], ignore_index, mean=mean)
+        ready += more[1:]
+        total, scale = finish(loss, more[0], t, z.shape[-1], ignore_index, mean=mean)
     else:
         total = reduction_ops.mean(loss) if mean else reduction_ops.sum(loss)
         scale = Tensor.full(z.queue, (1,), 1 / loss.size, compute) if mean else one
     if reduction == "none":
         shape = target.shape if labels else logits.shape[:1] + logits.shape[2:]
         return loss.reshape(shape), Kept(lse, one)
-    return total, Kept(lse, scale)
+    return total, Kept(lse, scale, ready)
 
 
 def cross_entropy_grad(
@@ -142,8 +160,11 @@ def cross_entropy_grad(
     """d loss / d logits for the upstream gradient `g`, in the logits' dtype and shape."""
     z, t, labels = arranged(logits, target, weight, label_smoothing, reduction)
     compute = compute_dtype(z.dtype)
-    if kept.ready and g is reduction_ops.one(z.queue, compute):
-        return _placed(kept.ready.pop(), logits.shape)
+    if kept.ready:
+        dz = kept.ready.pop()
+        if g is reduction_ops.one(z.queue, compute):
+            return _placed(dz, logits.shape)
+        del dz  # before as much is allocated again
     upstream = g.reshape(-1, 1) if reduction == "none" else g
     tensors = [*operands(z, t, weight, labels, compute), kept.lse.unsqueeze(1), upstream, kept.scale]
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
@@ -259,6 +280,27 @@ def _at_once(
         arm_flag(queue, "cross_entropy"),
     )  # fmt: skip
     return out[:1], Kept(lse, out[1:], None if dz is None else [dz])
+
+
+def _many(z: Tensor) -> bool:
+    """Whether a pass over the logits takes more time than a launch."""
+    if z.backend == "cpu":
+        return False
+    return z.size >= (MANY_ON_CPU if profile_of(z.queue).kind == "cpu" else MANY_ON_GPU)
+
+
+def _label_scale(z: Tensor, t: Tensor, weight: Tensor | None, ignore: int) -> Tensor:
+    """1 / (sum of the weights of labels that count), shape (1,): what `finish` gives, before the losses are known."""
+    queue, compute, t = z.queue, compute_dtype(z.dtype), t.contiguous()
+    flags = {} if weight is None else {"CLASS_WEIGHTS": 1}
+    w = z if weight is None else weight.contiguous()
+    source, group = _program(queue, w.dtype, compute, t.dtype, True, **flags)
+    out = allocate(queue, (1,), compute)
+    kernel = get_kernel(queue, source, "reduce_weights", (*(None,) * 3, *(INT64,) * 5), ("-w",))
+    launch(
+        kernel, queue, (group,), (group,), t.buffer, w.buffer, out.buffer, t.offset, w.offset, *z.shape, ignore
+    )  # fmt: skip
+    return out
 
 
 def _check_on_host(where: str, labels: Tensor, classes: int, ignore: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 import netcl.autograd as ag
 from netcl.core.backend import opencl
 from netcl.core.tensor import Tensor
-from netcl.ops import elementwise
+from netcl.ops import cross_entropy, elementwise
 
 S = "spread"  # samples with distinct values, far from ties
 
@@ -297,6 +297,39 @@ def test_cross_entropy_backward_takes_what_forward_left(cl_queue):
     np.testing.assert_allclose(first, p / 6, atol=1e-7)
     np.testing.assert_allclose(gradient(2), first, atol=1e-7)
     np.testing.assert_allclose(gradient(1, 3.0), 3 * first, atol=1e-6)
+
+
+def test_one_large_gradient_a_tape_comes_with_its_loss(cl_queue, monkeypatch):
+    """Memory holds no more than when backward computes them."""
+    for name, value in (("FEW_CLASSES", 0), ("MANY_ON_CPU", 0), ("MANY_ON_GPU", 0)):
+        monkeypatch.setattr(cross_entropy, name, value)
+    labels = Tensor.from_host(cl_queue, np.arange(6, dtype=np.int32) % 5)
+    values = [np.random.default_rng(k).standard_normal((6, 5)).astype(np.float32) for k in range(3)]
+    leaves = [ag.tensor(Tensor.from_host(cl_queue, v), requires_grad=True) for v in values]
+    names = []
+    hook = lambda kernel, *_: names.append(kernel.name)  # noqa: E731
+    opencl.hooks.append(hook)
+    try:
+        with ag.Tape() as tape:
+            losses = [ag.cross_entropy(z, labels) for z in leaves]
+            total = losses[0] + losses[1] + losses[2]
+        assert names.count("reduce_weights") == 1
+        tape.backward(total)
+        assert names.count("netcl_cross_entropy_grad") == 2
+        with ag.Tape() as tape:
+            loss = ag.cross_entropy(leaves[0], labels)
+        assert names.count("reduce_weights") == 2
+        tape.reset()
+        assert tape.early is None
+        ag.cross_entropy(leaves[0], labels)
+        assert names.count("reduce_weights") == 2
+    finally:
+        opencl.hooks.remove(hook)
+    for value, z in zip(values, leaves, strict=True):
+        p = np.exp(value) / np.exp(value).sum(1, keepdims=True)
+        p[np.arange(6), np.arange(6) % 5] -= 1
+        np.testing.assert_allclose(z.grad.to_host(), p / 6, atol=1e-7)
+    assert loss.shape == (1,)
 
 
 # -- the primitive table -----------------------------------------------------------------------------------------------

@@ -87,6 +87,37 @@ FEW = list(itertools.product([False, True], [0.0, 0.1], ["mean", "sum"], ["bfloa
 @pytest.mark.parametrize(("weighted", "smoothing", "reduction", "dtype"), FEW)
 @pytest.mark.parametrize("shape", [(9, 10), (1, 1), (3, 5, 4, 2)])
 def test_gradient_of_few_labels_comes_with_the_loss(queue, weighted, smoothing, reduction, dtype, shape):
+    check_early(queue, weighted, smoothing, reduction, dtype, shape)
+
+
+MANY = [(*case, "float32") for case in itertools.product([False, True], [0.0, 0.1], ["mean", "sum"])]
+MANY += [(True, 0.1, "mean", "float16"), (False, 0.0, "mean", "float16"), (True, 0.1, "mean", "float64")]
+
+
+@pytest.mark.parametrize(("weighted", "smoothing", "reduction", "dtype"), MANY)
+@pytest.mark.parametrize("shape", [(300, 9), (3, 70, 4, 2)])
+def test_gradient_of_many_labels_comes_with_the_loss(
+    queue, monkeypatch, weighted, smoothing, reduction, dtype, shape
+):  # fmt: skip
+    many(monkeypatch)
+    check_early(queue, weighted, smoothing, reduction, dtype, shape)
+
+
+@pytest.mark.parametrize("classes", [1, 40000])
+def test_gradient_of_rows_of_all_lengths_comes_with_the_loss(queue, monkeypatch, classes):
+    """Also of rows that are too long for a kernel to hand on what it computed."""
+    many(monkeypatch)
+    check_early(queue, False, 0.0, "mean", "float32", (3, classes))
+
+
+def many(monkeypatch):
+    """From now on treat labels as if there were many."""
+    monkeypatch.setattr(ce, "FEW_CLASSES", 0)
+    monkeypatch.setattr(ce, "MANY_ON_CPU", 0)
+    monkeypatch.setattr(ce, "MANY_ON_GPU", 0)
+
+
+def check_early(queue, weighted, smoothing, reduction, dtype, shape):
     rng = np.random.default_rng(5)
     z, w = rng.standard_normal(shape).astype(dtype), rng.uniform(0.2, 2, shape[1]).astype(dtype) if weighted else None
     t = rng.integers(0, shape[1], shape[:1] + shape[2:])
@@ -97,15 +128,14 @@ def test_gradient_of_few_labels_comes_with_the_loss(queue, weighted, smoothing, 
     options = {"label_smoothing": smoothing, "reduction": reduction}
     loss, kept = ce.cross_entropy(tz, tt, tw, **options, gradient=True)
     plain = ce.cross_entropy(tz, tt, tw, **options)[0]
-    assert np.array_equal(loss.to_host(), plain.to_host())
+    np.testing.assert_allclose(loss.to_host(), plain.to_host(), rtol=1e-6)
     assert bool(kept.ready) == (tz.backend != "cpu")  # NumPy has no launches to save
 
-    def gradient(g):
+    def gradient(g, kept=kept):
         return ce.cross_entropy_grad(g, tz, tt, kept, tw, **options)
 
     one = reduction_ops.one(queue, loss.dtype)
-    twice = gradient(elementwise.mul(one, 2.0))  # another upstream gradient leaves it where it is
-    assert bool(kept.ready) == (tz.backend != "cpu")
+    twice = gradient(elementwise.mul(one, 2.0), ce.cross_entropy(tz, tt, tw, **options, gradient=True)[1])
     first, again = gradient(one), gradient(one)
     assert not kept.ready
     assert first.dtype == dtype
@@ -120,7 +150,10 @@ def test_gradient_of_few_labels_comes_with_the_loss(queue, weighted, smoothing, 
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_gradient_of_ignored_labels_is_zero_and_infinite_logits_stay_as_they_are(queue, reduction):
+@pytest.mark.parametrize("rows", ["few", "many"])
+def test_gradient_of_ignored_labels_is_zero_and_infinite_logits_stay_as_they_are(queue, monkeypatch, rows, reduction):
+    if rows == "many":
+        many(monkeypatch)
     z = np.array([[1, 2, 3], [np.nan, 0, 0], [np.inf, 0, 0], [-np.inf, 0, 0], [np.nan, 1, 1]], np.float32)
     t = np.array([0, -100, 1, 1, 2], np.int32)
     tz, tt = Tensor.from_host(queue, z), Tensor.from_host(queue, t)
@@ -137,11 +170,16 @@ def test_gradient_of_ignored_labels_is_zero_and_infinite_logits_stay_as_they_are
     np.testing.assert_array_equal(ce.cross_entropy_grad(one, tz, ignored, kept, reduction=reduction).to_host(), 0)
 
 
-def test_no_gradient_comes_with_what_takes_more_than_a_launch(queue):
+def test_no_gradient_comes_that_is_not_wanted(queue, monkeypatch):
     z, t = Tensor.zeros(queue, (4, 3)), Tensor.zeros(queue, (4,), "int32")
     assert not ce.cross_entropy(z, t)[1].ready
     assert not ce.cross_entropy(z, t, reduction="none", gradient=True)[1].ready
     assert not ce.cross_entropy(z, Tensor.full(queue, (4, 3), 1 / 3), gradient=True)[1].ready
+    many(monkeypatch)
+    assert not ce.cross_entropy(z, t)[1].ready
+    assert not ce.cross_entropy(z, t, gradient=True, room=False)[1].ready
+    assert not ce.cross_entropy(z, t, reduction="none", gradient=True)[1].ready
+    assert bool(ce.cross_entropy(z, t, gradient=True)[1].ready) == (z.backend != "cpu")
 
 
 def test_num_05(queue):
@@ -155,11 +193,14 @@ def test_num_05(queue):
 
 
 @pytest.mark.parametrize("label", [10, -1, 2**31 - 1, -(2**31)])
-def test_bad_labels_raise_and_read_nothing(queue, label):
+@pytest.mark.parametrize("rows", ["few", "many"])
+def test_bad_labels_raise_and_read_nothing(queue, monkeypatch, rows, label):
+    if rows == "many":
+        many(monkeypatch)
     z = Tensor.from_host(queue, np.zeros((4, 10), np.float32))
     t = np.array([1, 2, label, 3], np.int32)
     with pytest.raises(IndexOutOfRange, match=rf"cross_entropy: expected indices in \[0, 10\), got {label}"):
-        ce.cross_entropy(z, Tensor.from_host(queue, t))[0].to_host()
+        ce.cross_entropy(z, Tensor.from_host(queue, t), gradient=True)[0].to_host()
     assert np.isclose(ce.cross_entropy(z, Tensor.from_host(queue, np.abs(t) % 10))[0].item(), np.log(10))
     ignored = ce.cross_entropy(z, Tensor.from_host(queue, t), ignore_index=label)[0].item()
     assert np.isclose(ignored, np.log(10))

@@ -7,6 +7,7 @@ from typing import Any
 
 from netcl.autograd import shapes
 from netcl.autograd.op import register_op
+from netcl.autograd.state import state
 from netcl.core import layout
 from netcl.core.dtypes import as_dtype, common_dtype, compute_dtype, is_float
 from netcl.core.tensor import Tensor
@@ -14,7 +15,16 @@ from netcl.ops import cross_entropy, elementwise, loss, softmax
 
 
 def _cross_entropy(logits: Tensor, target: Tensor, *, recorded: bool, **settings: Any) -> tuple[Tensor, Any]:
-    return cross_entropy.cross_entropy(logits, target, gradient=recorded, **settings)
+    """The loss, with its gradient where that pays; one large gradient a tape, so that memory holds no more than before.
+
+    Where autocast is on the loss will be scaled, and the gradient for the upstream gradient 1 is of no use.
+    """
+    tape = state.tape
+    room = tape is not None and not tape.early and state.autocast is None
+    loss, kept = cross_entropy.cross_entropy(logits, target, gradient=recorded, room=room, **settings)
+    if recorded and tape is not None and room:
+        tape.early = kept.ready
+    return loss, kept
 
 
 def _cross_entropy_grad(

@@ -45,6 +45,34 @@ static inline E row_slope(E p, __global const S* w, long classes, long c, long l
 }
 #endif
 
+// The sum of every item's value.
+static inline ACC sum_of(ACC value, __local ACC* tree) {
+#if WG > 1
+    const int lid = get_local_id(0);
+    tree[lid] = value;
+    for (int width = WG / 2; width > 0; width /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (lid < width) tree[lid] += tree[lid + width];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    value = tree[0];
+#endif
+    return value;
+}
+
+// out[0] = 1 / (sum of the weights of the labels that count), for gradients that are computed before the loss.
+__kernel void reduce_weights(__global const LABEL* labels, __global const S* w, __global E* out, long label_offset, long ow,
+                             long n, long classes, long ignore) {
+    __local ACC tree[WG];
+    ACC weights = 0;
+    for (long i = get_local_id(0); i < n; i += WG) {
+        const long label = (long)labels[label_offset + i];
+        if (label != ignore && label >= 0 && label < classes) weights += WEIGHT(ow + label);
+    }
+    weights = sum_of(weights, tree);
+    if (get_local_id(0) == 0) out[0] = (E)(1 / weights);
+}
+
 __kernel void reduce_loss(
 #ifdef LOGITS
     __global const S* z, __global const S* w, __global E* lse, __global S* dz, long oz, long row, long step, long ow,
@@ -72,18 +100,9 @@ __kernel void reduce_loss(
         weights += weight[i];
 #endif
     }
-#if WG > 1
     __local ACC a[WG], b[WG];
-    a[lid] = total;
-    b[lid] = weights;
-    for (int width = WG / 2; width > 0; width /= 2) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (lid < width) { a[lid] += a[lid + width]; b[lid] += b[lid + width]; }
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);    // every item reads the sums
-    total = a[0];
-    weights = b[0];
-#endif
+    total = sum_of(total, a);
+    weights = sum_of(weights, b);
     const E scale = MEAN ? (E)(1 / weights) : 1;
     if (lid == 0) {
         out[0] = (E)(MEAN ? total / weights : total);
