@@ -73,6 +73,21 @@ def test_dtypes_are_kept(cpu_queue, tmp_path, dtype):
     assert load_model(tmp_path / "m.netcl", cpu_queue).weight.dtype == dtype
 
 
+def test_bfloat16_is_the_upper_half_of_each_float_in_files(queue, tmp_path):
+    """Files of other programs, byte by byte as the format has them: BF16, little-endian."""
+    values = np.array([[1.5, -2.0], [3.0e38, 1e-40]], np.float32)
+    bits = (values.view(np.uint32) >> 16).astype("<u2")
+    header = b'{"weight":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]}}'
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bits.tobytes())
+    model = load_model(path, model=nn.Linear(queue, 2, 2, bias=False, dtype="bfloat16"))
+    np.testing.assert_array_equal(model.weight.to_host().view(np.uint16), bits)
+    wide = load_model(path, model=nn.Linear(queue, 2, 2, bias=False))
+    np.testing.assert_array_equal(wide.weight.to_host().view(np.uint32), bits.astype(np.uint32) << 16)
+    save_model(model, tmp_path / "m.netcl")
+    assert b'"dtype":"BF16"' in (tmp_path / "m.netcl").read_bytes()
+
+
 def test_a_model_of_ones_own_class(queue, tmp_path):
     model, path = Tied(queue, size=3, tied=False), tmp_path / "m.netcl"
     save_model(model, path)
