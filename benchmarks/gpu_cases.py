@@ -100,6 +100,31 @@ def matmul(
     return Pair(ours, theirs, errors, 2.0 * m * n * k * max(batch, 1))
 
 
+def layer_gradients(env: Env, rows: int, outs: int, ins: int) -> Pair:
+    """All gradients of relu(x w^T + b) from y and the upstream gradient."""
+    from netcl.ops import linear_grad
+
+    torch, x, w = env.torch, env.randn(rows, ins), env.randn(outs, ins)
+    g, y = env.randn(rows, outs), env.randn(rows, outs)
+    tg, tx, tw, ty = (env.ours(t) for t in (g, x, w, y))
+    dz = g.double() * (y > 0)
+    exact = dz @ w.double(), dz.t() @ x.double(), dz.sum(0)
+
+    def ours() -> Any:
+        return linear_grad.gradients(tg, tx, tw, ty)
+
+    def theirs() -> Any:
+        dz = torch.ops.aten.threshold_backward(g, y, 0)
+        return dz @ w, dz.t() @ x, dz.sum(0)
+
+    def errors() -> tuple[float, float]:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        mine, other = ([f(t) for t in fn()] for f, fn in ((env.theirs, ours), (lambda t: t.double(), theirs)))
+        return max(map(env.error, mine, exact)), max(map(env.error, other, exact))
+
+    return Pair(ours, theirs, errors, 4.0 * rows * outs * ins)
+
+
 def conv(
     env: Env, n: int, c: int, size: int, o: int, kernel: int, stride: int = 1, part: str = "forward",
     dtype: str = "float32", tf32: bool = False, precision: str = "high",
@@ -178,6 +203,12 @@ CASES = (
     _matmul("fp16 8192x768x3072 b^T", None, 8192, 768, 3072, dtype="float16", turn_b=True),
     _matmul("fp32 high 8192x768x3072 b^T", None, 8192, 768, 3072, turn_b=True),
     _matmul("fp32 high 128x256x784", None, 128, 256, 784),
+    _matmul("fp32 high 32x256x784 b^T", None, 32, 256, 784, turn_b=True),
+    _matmul("fp32 high 32x128x256 b^T", None, 32, 128, 256, turn_b=True),
+    *(
+        GpuCase(f"layer gradients {m}x{n}x{k}", partial(layer_gradients, rows=m, outs=n, ins=k))
+        for m, n, k in ((32, 10, 128), (32, 128, 256), (512, 128, 256), (128, 1024, 1024), (4096, 1024, 1024))
+    ),
     *_convs("3x3 32x64x56 64 fp32", (1.0, 1.0, 1.0), 32, 64, 56, 64, 3),
     *_convs("3x3 32x64x56 64 fp16", (0.8, 0.8, 0.8), 32, 64, 56, 64, 3, dtype="float16"),
     *_convs("3x3 32x64x56 64 bf16", (0.8, 0.8, 0.8), 32, 64, 56, 64, 3, dtype="bfloat16"),

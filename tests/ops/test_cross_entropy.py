@@ -91,7 +91,12 @@ def test_gradient_of_few_labels_comes_with_the_loss(queue, weighted, smoothing, 
 
 
 MANY = [(*case, "float32") for case in itertools.product([False, True], [0.0, 0.1], ["mean", "sum"])]
-MANY += [(True, 0.1, "mean", "float16"), (False, 0.0, "mean", "float16"), (True, 0.1, "mean", "float64")]
+MANY += [
+    (True, 0.1, "mean", "bfloat16"),
+    (True, 0.1, "mean", "float16"),
+    (False, 0.0, "mean", "float16"),
+    (True, 0.1, "mean", "float64"),
+]
 
 
 @pytest.mark.parametrize(("weighted", "smoothing", "reduction", "dtype"), MANY)
