@@ -8,30 +8,39 @@ from __future__ import annotations
 from typing import Any
 
 from netcl.core.backend.opencl import launch
-from netcl.core.dtypes import C_NAME, FLOAT32, INT64, compute_dtype
+from netcl.core.dtypes import C_NAME, FLOAT32, INT64, DType, compute_dtype
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import attention_mma, sources
 from netcl.ops.attention import OPTIONS, RECORD, Geometry, dims_of, number
+from netcl.ops.tuning import parameters
 from netcl.runtime.cache import get_kernel
 
 Defines = dict[str, Any]
 
 
-def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile) -> Defines:
-    """Work-items (GX, GY) of a group, elements per slice (DC) and padded head size (DP) that fit the device.
+def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile, most: int = 4) -> Defines:
+    """Work-items (GX, GY) of a group, rows of each (TR), elements per slice (DC) and padded head size (DP) that fit.
 
-    A work-item holds 4 rows x 4 columns, so a group of 16 x 16 holds 64 x 64; few rows (decoding) take flat groups.
+    A work-item holds TR rows x 4 columns: `most`, 4 or 8, where there are enough rows. So a group of 16 x 16, or of
+    16 x 8, holds 64 x 64; few rows (decoding) take flat groups.
     """
     for gx, gy, dc in ((16, 16, 16), (8, 8, 16), (8, 8, 8), (4, 4, 8)):
         width = -(-size // (4 * gx)) * 4 * gx
-        held = dc * (4 * gx + 4 * gy + 8) + 4 * gx * (4 * gy + 4) + 4 * gy * (gx + 1)
+        held = dc * (4 * gx + 4 * gy + 8) + 4 * gx * (4 * gy + 4) + 4 * gy * (gx + 2)
         if gx * gy <= profile.max_work_group and held * itemsize <= min(profile.local_mem, 32 << 10):
             break
     flat = gy
     while flat > 1 and flat * 2 >= rows:  # half of the rows would stay empty
         flat //= 2
-    return {"GX": gx, "GY": flat, "DC": dc, "DP": width}
+    if most == 8 and flat == gy:
+        return {"GX": gx, "GY": gy // 2, "TR": 8, "DC": dc, "DP": width}
+    return {"GX": gx, "GY": flat, "TR": 4, "DC": dc, "DP": width}
+
+
+def _geometry(use: str, rows: int, x: Geometry, compute: DType, profile: DeviceProfile) -> Defines:
+    most = parameters("attention_gpu", profile)[use] if compute == FLOAT32 else 4
+    return geometry(rows, x.size, compute.itemsize, profile, most)
 
 
 def _text(use: str, q: Tensor, mask: Tensor | None, sizes: Defines, *rows: Tensor) -> str:
@@ -47,8 +56,8 @@ def _text(use: str, q: Tensor, mask: Tensor | None, sizes: Defines, *rows: Tenso
 
 
 def _grid(sizes: Defines, rows: int, heads: int, batch: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Global and local size for blocks of 4 GY rows."""
-    blocks = -(-rows // (4 * sizes["GY"]))
+    """Global and local size for blocks of TR GY rows."""
+    blocks = -(-rows // (sizes["TR"] * sizes["GY"]))
     return (blocks * sizes["GX"], heads * sizes["GY"], batch), (sizes["GX"], sizes["GY"], 1)
 
 
@@ -59,7 +68,7 @@ def forward(
     if attention_mma.serves(queue, x, q, k, v) and attention_mma.forward(queue, o, lse, q, k, v, mask, x):
         return
     compute = lse.dtype
-    sizes = geometry(x.queries, x.size, compute.itemsize, profile_of(queue))
+    sizes = _geometry("ATTEND", x.queries, x, compute, profile_of(queue))
     text = _text("ATTEND", q, mask, sizes, k, v)
     kernel = get_kernel(queue, text, "attend", [None] * 6 + [INT64] * 4 + [number(compute), RECORD], OPTIONS)
     buffers = [t.buffer for t in (o, lse, q, k, v, lse if mask is None else mask)]
@@ -90,9 +99,10 @@ def backward(
     inputs = [t.buffer for t in (q, k, v, g, lse, delta, lse if mask is None else mask)]
     offsets = (q.offset, k.offset, v.offset, g.offset, lse.offset, 0 if mask is None else mask.offset)
     tail = [INT64] * 6 + [number(compute), RECORD]
+    sizes = _geometry("QUERY_GRAD", x.queries, x, compute, profile)
     kernel = get_kernel(queue, _text("QUERY_GRAD", q, mask, sizes, k, v, g), "query_grad", [None] * 8 + tail, OPTIONS)
     launch(kernel, queue, *_grid(sizes, x.queries, x.heads, x.batch), dq.buffer, *inputs, *offsets, x.scale, dims)
-    sizes = geometry(x.keys, x.size, compute.itemsize, profile)
+    sizes = _geometry("KEY_GRAD", x.keys, x, compute, profile)
     kernel = get_kernel(queue, _text("KEY_GRAD", q, mask, sizes, k, v, g), "key_grad", [None] * 9 + tail, OPTIONS)
     grids = _grid(sizes, x.keys, x.heads // x.group, x.batch)
     launch(kernel, queue, *grids, dk.buffer, dv.buffer, *inputs, *offsets, x.scale, dims)

@@ -19,7 +19,9 @@
 #ifndef GY
 #define GY 16       // work-items along the rows (4, 8, 16)
 #endif
-#define TR 4
+#ifndef TR
+#define TR 4        // rows of a work-item (4, 8)
+#endif
 #define TC 4
 #define BR (GY * TR)
 #define BC (GX * TC)
@@ -48,7 +50,9 @@ typedef double4 V;
 #else
 typedef float4 V;
 #endif
-#ifdef NARROW
+#if defined(NARROW) && defined(ALIGNED)
+#define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4A)(p)
+#elif defined(NARROW)
 #define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4)(p)
 #elif defined(ALIGNED)
 #define GET4(p) (*(__global const V*)(p))
@@ -83,15 +87,27 @@ static inline V four(__global const S* p, int c, int D) {
     return v;
 }
 
-// Elements d0 .. d0 + DC of `rows` of at most `all` rows, transposed: to[DC][ld].
-static inline void load_slice(__local E* to, int ld, int all, __global const S* from, int rows, long step, int d0, int D) {
-    for (int i = get_local_id(1) * GX + get_local_id(0); i < all * (DC / 4); i += ITEMS) {
-        int r = i % all, c = i / all * 4;
-        V v = r < rows ? four(from + r * step, d0 + c, D) : (V)(0);
-        to[c * ld + r] = v.x;
-        to[(c + 1) * ld + r] = v.y;
-        to[(c + 2) * ld + r] = v.z;
-        to[(c + 3) * ld + r] = v.w;
+#define LID ((int)(get_local_id(1) * GX + get_local_id(0)))
+#define NA (TR * DC / (4 * GX))     // vectors of 4 that a work-item brings of a slice of a, and of b
+#define NB (DC / GY)
+#define NX ((KC * (DP / 4) + ITEMS - 1) / ITEMS)    // and of a chunk of x
+
+// Elements d0 .. d0 + DC of `rows` of at most `all` rows, this item's part: on their way while a product runs.
+static inline void fetch(V* to, int count, int all, __global const S* from, int rows, long step, int d0, int D) {
+    UNROLL for (int i = 0; i < count; i++) {
+        int at = LID + i * ITEMS, r = at % all;
+        to[i] = r < rows ? four(from + r * step, d0 + at / all * 4, D) : (V)(0);
+    }
+}
+
+// The same, transposed to[DC][ld].
+static inline void place(__local E* to, int ld, int all, const V* from, int count) {
+    UNROLL for (int i = 0; i < count; i++) {
+        int at = LID + i * ITEMS, r = at % all, c = at / all * 4;
+        to[c * ld + r] = from[i].x;
+        to[(c + 1) * ld + r] = from[i].y;
+        to[(c + 2) * ld + r] = from[i].z;
+        to[(c + 3) * ld + r] = from[i].w;
     }
 }
 
@@ -100,42 +116,62 @@ static inline void product(V* s, __local E* slices, __global const S* a, int aro
                            int brows, long bstep, int D) {
     __local E *A = slices, *B = slices + DC * LA;
     int x = get_local_id(0), y = get_local_id(1);
+    V an[NA], bn[NB];
     UNROLL for (int i = 0; i < TR; i++) s[i] = (V)(0);
+    fetch(an, NA, BR, a, arows, astep, 0, D);
+    fetch(bn, NB, BC, b, brows, bstep, 0, D);
     for (int d0 = 0; d0 < D; d0 += DC) {
         SYNC;
-        load_slice(A, LA, BR, a, arows, astep, d0, D);
-        load_slice(B, LB, BC, b, brows, bstep, d0, D);
+        place(A, LA, BR, an, NA);
+        place(B, LB, BC, bn, NB);
         SYNC;
-        UNROLL for (int d = 0; d < DC; d++) {
-            V u = AT4(A + d * LA + y * TR), w = AT4(B + d * LB + x * TC);
-            s[0] += u.x * w;
-            s[1] += u.y * w;
-            s[2] += u.z * w;
-            s[3] += u.w * w;
+        if (d0 + DC < D) {
+            fetch(an, NA, BR, a, arows, astep, d0 + DC, D);
+            fetch(bn, NB, BC, b, brows, bstep, d0 + DC, D);
         }
+        UNROLL for (int d = 0; d < DC; d++) {
+            V w = AT4(B + d * LB + x * TC);
+            UNROLL for (int i = 0; i < TR; i += 4) {
+                V u = AT4(A + d * LA + y * TR + i);
+                s[i] += u.x * w;
+                s[i + 1] += u.y * w;
+                s[i + 2] += u.z * w;
+                s[i + 3] += u.w * w;
+            }
+        }
+    }
+}
+
+// Rows k0 .. k0 + KC of x, this item's part.
+static inline void fetch_rows(V* to, __global const S* x, int k0, int rows, long step, int D) {
+    UNROLL for (int i = 0; i < NX; i++) {
+        int at = LID + i * ITEMS, r = k0 + at / (DP / 4);
+        to[i] = at < KC * (DP / 4) && r < rows ? four(x + r * step, at % (DP / 4) * 4, D) : (V)(0);
     }
 }
 
 // o[TR][DN] += P^T x over the `rows` rows of x, where P is [BC][BR].
 static inline void spread(V* o, __local E* X, __local const E* P, __global const S* x, int rows, long step, int D) {
-    int lx = get_local_id(0), y = get_local_id(1), lid = y * GX + lx;
+    int lx = get_local_id(0), y = get_local_id(1);
+    V next[NX];
+    fetch_rows(next, x, 0, rows, step, D);
     for (int k0 = 0; k0 < rows; k0 += KC) {
         SYNC;
-        for (int i = lid; i < KC * (DP / 4); i += ITEMS) {
-            int r = i / (DP / 4), c = i % (DP / 4) * 4;
-            AT4(X + r * DP + c) = k0 + r < rows ? four(x + (k0 + r) * step, c, D) : (V)(0);
-        }
+        UNROLL for (int i = 0; i < NX; i++)
+            if (LID + i * ITEMS < KC * (DP / 4)) AT4(X + (LID + i * ITEMS) * 4) = next[i];
         SYNC;
-        UNROLL for (int k = 0; k < KC; k++) {
-            V t = AT4(P + (k0 + k) * LA + y * TR);
+        if (k0 + KC < rows) fetch_rows(next, x, k0 + KC, rows, step, D);
+        UNROLL for (int k = 0; k < KC; k++)
             UNROLL for (int j = 0; j < DN; j++) {
                 V w = AT4(X + k * DP + (lx + GX * j) * 4);
-                o[j] += t.x * w;
-                o[DN + j] += t.y * w;
-                o[2 * DN + j] += t.z * w;
-                o[3 * DN + j] += t.w * w;
+                UNROLL for (int i = 0; i < TR; i += 4) {
+                    V t = AT4(P + (k0 + k) * LA + y * TR + i);
+                    o[i * DN + j] += t.x * w;
+                    o[(i + 1) * DN + j] += t.y * w;
+                    o[(i + 2) * DN + j] += t.z * w;
+                    o[(i + 3) * DN + j] += t.w * w;
+                }
             }
-        }
     }
     SYNC;       // P may be written again
 }
@@ -143,11 +179,13 @@ static inline void spread(V* o, __local E* X, __local const E* P, __global const
 // P[column][row] from the items' TR x TC values.
 static inline void keep(__local E* P, const V* s) {
     int x = get_local_id(0), y = get_local_id(1);
-    __local E* t = P + x * TC * LA + y * TR;
-    AT4(t) = (V)(s[0].x, s[1].x, s[2].x, s[3].x);
-    AT4(t + LA) = (V)(s[0].y, s[1].y, s[2].y, s[3].y);
-    AT4(t + 2 * LA) = (V)(s[0].z, s[1].z, s[2].z, s[3].z);
-    AT4(t + 3 * LA) = (V)(s[0].w, s[1].w, s[2].w, s[3].w);
+    UNROLL for (int i = 0; i < TR; i += 4) {
+        __local E* t = P + x * TC * LA + y * TR + i;
+        AT4(t) = (V)(s[i].x, s[i + 1].x, s[i + 2].x, s[i + 3].x);
+        AT4(t + LA) = (V)(s[i].y, s[i + 1].y, s[i + 2].y, s[i + 3].y);
+        AT4(t + 2 * LA) = (V)(s[i].z, s[i + 1].z, s[i + 2].z, s[i + 3].z);
+        AT4(t + 3 * LA) = (V)(s[i].w, s[i + 1].w, s[i + 2].w, s[i + 3].w);
+    }
 }
 
 // D elements of a row that the items of the row hold, times f.
@@ -167,14 +205,20 @@ static inline void put_row(__global S* to, const V* row, int D, E f) {
 #else
 #define REAL(j) 1
 #endif
-#define SEEN(i, j) ((j) >= lo_of(&d, i) && (j) < hi_of(&d, i) && REAL(j))
+#define SEEN(lo, hi, j) ((j) >= (lo) && (j) < (hi) && REAL(j))
+// Whether every row of the block sees every column from j on: by far the most blocks do
+#ifdef MASK
+#define WHOLE(first, last, j) false
+#else
+#define WHOLE(first, last, j) ((j) >= lo_of(&d, last) && (j) + BC <= hi_of(&d, first))
+#endif
 #define BEST(v) max(max((v).x, (v).y), max((v).z, (v).w))
 
 #ifdef USE_ATTEND
 __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
                            __global const S* restrict k, __global const S* restrict v, __global const uchar* restrict mask,
                            long oq, long ok, long ov, long om, E scale, const Dims d) {
-    __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32))), red[BR * (GX + 1)];
+    __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32))), red[BR * (GX + 1)], best[BR];
     int x = get_local_id(0), y = get_local_id(1), D = d.D;
     // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
     int q0 = (get_num_groups(0) - 1 - get_group_id(0)) * BR, rows = min(BR, (int)d.Tq - q0);
@@ -194,19 +238,28 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
     for (int kb = lo_of(&d, q0); kb < end; kb += BC) {
         int n = min(BC, end - kb), j = kb + x * TC;
         product(s, slices, q, rows, d.qt, k + kb * d.kt, n, d.kt, D);
+        bool whole = WHOLE(q0, q0 + rows - 1, kb);
         UNROLL for (int i = 0; i < TR; i++) {
             int at = q0 + y * TR + i;
             s[i] *= scale * LOG2E;
-            s[i].x = SEEN(at, j) ? s[i].x : NONE;
-            s[i].y = SEEN(at, j + 1) ? s[i].y : NONE;
-            s[i].z = SEEN(at, j + 2) ? s[i].z : NONE;
-            s[i].w = SEEN(at, j + 3) ? s[i].w : NONE;
+            if (!whole) {
+                int lo = lo_of(&d, at), hi = hi_of(&d, at);
+                s[i].x = SEEN(lo, hi, j) ? s[i].x : NONE;
+                s[i].y = SEEN(lo, hi, j + 1) ? s[i].y : NONE;
+                s[i].z = SEEN(lo, hi, j + 2) ? s[i].z : NONE;
+                s[i].w = SEEN(lo, hi, j + 3) ? s[i].w : NONE;
+            }
             red[(y * TR + i) * (GX + 1) + x] = BEST(s[i]);
         }
         SYNC;
+        for (int r = LID; r < BR; r += ITEMS) {
+            E t = red[r * (GX + 1)];
+            UNROLL for (int c = 1; c < GX; c++) t = max(t, red[r * (GX + 1) + c]);
+            best[r] = t;
+        }
+        SYNC;
         UNROLL for (int i = 0; i < TR; i++) {
-            E t = m[i];
-            UNROLL for (int c = 0; c < GX; c++) t = max(t, red[(y * TR + i) * (GX + 1) + c]);
+            E t = max(m[i], best[y * TR + i]);
             E base = t == NONE ? 0 : t, al = exp2(m[i] - base);
             s[i] = exp2(s[i] - base);
             l[i] = l[i] * al + ((s[i].x + s[i].y) + (s[i].z + s[i].w));
@@ -297,13 +350,18 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
             COPY(u, s);
             product(s, slices, z ? q : g, rows, z ? d.qt : d.gt, z ? k + kb * d.kt : v + kb * d.vt, n, z ? d.kt : d.vt, D);
         }
+        bool whole = WHOLE(q0, q0 + rows - 1, kb);
         UNROLL for (int i = 0; i < TR; i++) {
-            int at = q0 + y * TR + i;
             V p = WEIGHT(s[i] * (scale * LOG2E), top[i]);
-            s[i].x = SEEN(at, j) ? SLOPE(p.x, u[i].x, dot[i]) : 0;
-            s[i].y = SEEN(at, j + 1) ? SLOPE(p.y, u[i].y, dot[i]) : 0;
-            s[i].z = SEEN(at, j + 2) ? SLOPE(p.z, u[i].z, dot[i]) : 0;
-            s[i].w = SEEN(at, j + 3) ? SLOPE(p.w, u[i].w, dot[i]) : 0;
+            s[i] = (V)(SLOPE(p.x, u[i].x, dot[i]), SLOPE(p.y, u[i].y, dot[i]), SLOPE(p.z, u[i].z, dot[i]),
+                       SLOPE(p.w, u[i].w, dot[i]));
+            if (!whole) {
+                int at = q0 + y * TR + i, lo = lo_of(&d, at), hi = hi_of(&d, at);
+                s[i].x = SEEN(lo, hi, j) ? s[i].x : 0;
+                s[i].y = SEEN(lo, hi, j + 1) ? s[i].y : 0;
+                s[i].z = SEEN(lo, hi, j + 2) ? s[i].z : 0;
+                s[i].w = SEEN(lo, hi, j + 3) ? s[i].w : 0;
+            }
         }
         keep(P, s);
         spread(acc, slices, P, k + kb * d.kt, n, d.kt, D);
@@ -314,9 +372,11 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
 #endif
 
 #ifdef USE_KEY_GRAD
-// SEEN with rows for keys: key `at`, query `j`.
-#define SEES(j, at) ((j) < d.Tq && SEEN(j, at))
-
+#ifdef MASK
+#define SEES_ALL(query, key) false
+#else
+#define SEES_ALL(query, key) ((query) + BC <= Tq && (key) >= lo_of(&d, (query) + BC - 1) && (key) + BR <= hi_of(&d, query))
+#endif
 __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, __global const S* restrict q,
                              __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
                              __global const E* restrict lse, __global const E* restrict delta,
@@ -346,7 +406,12 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
                 product(s, slices, i ? k : v, rows, i ? d.kt : d.vt, i ? qs : gs, n, i ? d.qt : d.gt, D);
             }
             E top[TC], dot[TC];
+            // rows are keys here: each must lie within what the first and the last query see
+            bool whole = SEES_ALL(qb, k0);
+            int lo[TC], hi[TC];
             UNROLL for (int c = 0; c < TC; c++) {
+                lo[c] = lo_of(&d, j + c);
+                hi[c] = j + c < Tq ? hi_of(&d, j + c) : 0;
                 top[c] = j + c < Tq ? lse[ol + head + j + c] * LOG2E : NONE;
                 top[c] = top[c] == NONE ? INFINITY : top[c];
                 dot[c] = j + c < Tq ? delta[head + j + c] : 0;
@@ -355,10 +420,12 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
             UNROLL for (int i = 0; i < TR; i++) {
                 int at = k0 + y * TR + i;
                 V p = WEIGHT(s[i] * (scale * LOG2E), tops);
-                p.x = SEES(j, at) ? p.x : 0;
-                p.y = SEES(j + 1, at) ? p.y : 0;
-                p.z = SEES(j + 2, at) ? p.z : 0;
-                p.w = SEES(j + 3, at) ? p.w : 0;
+                if (!whole) {
+                    p.x = SEEN(lo[0], hi[0], at) ? p.x : 0;
+                    p.y = SEEN(lo[1], hi[1], at) ? p.y : 0;
+                    p.z = SEEN(lo[2], hi[2], at) ? p.z : 0;
+                    p.w = SEEN(lo[3], hi[3], at) ? p.w : 0;
+                }
                 s[i] = p;
                 u[i] = (V)(SLOPE(p.x, u[i].x, dot[0]), SLOPE(p.y, u[i].y, dot[1]), SLOPE(p.z, u[i].z, dot[2]),
                            SLOPE(p.w, u[i].w, dot[3]));
