@@ -266,14 +266,15 @@ def _train(
     flags = _affine_flags(weight, bias, activation, TRACK=statistics, COLUMNS=profile.kind == "cpu" and span == 1)
     scalars = (float(eps), float(momentum))
     if profile.kind == "cpu":
-        vector = cpu_vector(compute, profile)
+        vector, channels = cpu_vector(compute, profile), 1
+        if span == 1:
+            vector, channels, _ = _cpu_form(c, span, compute, profile)
         flags += stream_flag(y, span, compute, profile)
         text = source("batch_norm_cpu.cl", "BATCH", x.dtype, compute, dtype, flags, **vector)
         kernel = get_kernel(queue, text, "batch", [None] * 8 + [INT64] * 8 + [_scalar(compute)] * 2, OPTIONS)
-        items = -(-c // vector["VW"]) if span == 1 else c
         inputs = (*running, x, w, b)
         numbers = (*[t.offset for t in inputs], n, c, span, *scalars)
-        launch(kernel, queue, (items,), (1,), *[t.buffer for t in (y, mean, rstd, *inputs)], *numbers)
+        launch(kernel, queue, (-(-c // channels),), (1,), *[t.buffer for t in (y, mean, rstd, *inputs)], *numbers)
     else:
         _gpu_statistics(queue, x, mean, rstd, running, dtype, flags, scalars)
         _gpu_apply(queue, y, mean, rstd, x, w, b, dtype, flags, eps)

@@ -1,4 +1,4 @@
-"""Gradients of batch norm over maps of every size on CPU devices: vectors, overlapping ends, blocks of channels."""
+"""Batch norm on CPU devices over maps of every size: vectors, ends that overlap, blocks of channels, slabs of rows."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import pytest
 from netcl.core.device import manager
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops.batch_norm import batch_norm_grad
+from netcl.ops.batch_norm import batch_norm, batch_norm_grad
 
 CPUS = [i for i, profile in enumerate(manager.profiles) if profile.kind == "cpu"]
 TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
@@ -82,3 +82,35 @@ def test_an_infinity_counts_once_wherever_it_lies(queue, place):
     np.testing.assert_allclose(dw.to_host(), wanted[1], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(db.to_host(), wanted[2], rtol=1e-4, atol=1e-4)
     assert dw.to_host()[4] == np.inf and np.isnan(dw.to_host()[6]) and np.isnan(dw.to_host()).sum() == 1
+
+
+@pytest.mark.parametrize("rows", [2, 63, 64, 65, 129, 1000])
+@pytest.mark.parametrize("channels", [5, 64, 130])
+def test_statistics_of_columns(queue, rows, channels):
+    """Slabs of 64 rows are joined: means far from zero cost no digits, whatever the slabs' own means are."""
+    rng = np.random.default_rng(rows)
+    steps = np.where(np.arange(rows) < 70, 0, 30)[:, None]  # the slabs differ
+    x = (rng.standard_normal((rows, channels)) + 1000 + steps).astype("f4")
+    w, b = rng.standard_normal((2, channels)).astype("f4")
+    running = [Tensor.full(queue, (channels,), v) for v in (0.5, 2.0)]
+    tensors = [Tensor.from_host(queue, a) for a in (x, w, b)]
+    y, mean, rstd = batch_norm(*tensors, *running, momentum=0.25, activation="relu")
+    x = x.astype("f8")
+    m, v = x.mean(0), x.var(0)
+    np.testing.assert_allclose(mean.to_host(), m, rtol=1e-6)
+    np.testing.assert_allclose(rstd.to_host(), 1 / np.sqrt(v + 1e-5), rtol=1e-4 if rows > 2 else 1e-3)
+    np.testing.assert_allclose(running[0].to_host(), 0.75 * 0.5 + 0.25 * m, rtol=1e-6)
+    np.testing.assert_allclose(running[1].to_host(), 0.75 * 2 + 0.25 * v * rows / (rows - 1), rtol=1e-4)
+    close(y, np.maximum((x - m) / np.sqrt(v + 1e-5) * w + b, 0), "float16")  # x has three digits behind the point
+
+
+@pytest.mark.parametrize("row", [0, 63, 64, 129])
+def test_columns_that_are_not_finite_stay_by_themselves(queue, row):
+    x = np.random.default_rng(0).standard_normal((130, 70)).astype("f4")
+    x[row, 3], x[row, 66], x[row, 20] = np.inf, -np.inf, np.nan
+    y, mean, rstd = (t.to_host() for t in batch_norm(Tensor.from_host(queue, x)))
+    assert mean[3] == np.inf and mean[66] == -np.inf and np.isnan(mean[20])
+    assert np.isnan(rstd[[3, 66, 20]]).all() and np.isnan(y[:, [3, 66, 20]]).all()
+    rest = [c for c in range(70) if c not in (3, 66, 20)]
+    wanted = x[:, rest].astype("f8")
+    np.testing.assert_allclose(y[:, rest], (wanted - wanted.mean(0)) / np.sqrt(wanted.var(0) + 1e-5), atol=1e-5)

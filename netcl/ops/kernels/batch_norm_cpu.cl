@@ -2,9 +2,10 @@
 //
 //   y = (x - mean[c]) * rstd[c] * w[c] + b[c], then relu with RELU; mean, rstd (C,) over N and span in the compute type E.
 //
-// span > 1: one work-item per channel walks N rows of `span` elements three times (mean, variance, result); in eval mode
-// one per `step` rows. COLUMNS (span 1, x is (N, C)): one work-item per VW channels walks N rows. Launch: local = 1; no
-// barriers, no builtins in inner loops. E is the compute type, V a vector of VW of them, S the storage type of x and y.
+// span > 1: one work-item per channel walks N rows of `span` elements three times (mean, variance, result); in eval mode one
+// per `step` rows. COLUMNS (span 1, x is (N, C)): one work-item per CV vectors of VW channels walks N rows, in eval mode one
+// per vector. Launch: local = 1; no barriers, no builtins in inner loops. E is the compute type, V a vector of VW of them, S
+// the storage type of x and y.
 // Running statistics: r = (1 - momentum) * r + momentum * (mean, or variance with N * span - 1 in its denominator).
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
@@ -102,6 +103,10 @@ static inline void store_part(__global S* p, V v, long count) {
     for (int j = 0; j < count; j++) STORE(p, j, t[j]);
 }
 
+// CV vectors of channels from c on, of which `count` channels exist: all when `whole`.
+#define EACH _Pragma("unroll") for (int v = 0; v < CV; v++)
+#define PART(p) (whole ? GET(p) : load_part(p, count - v * VW))
+
 static inline V parameters(__global const E* a, long c, long count) {
     E t[VW];
     for (int j = 0; j < VW; j++) t[j] = j < count ? a[c + j] : 0;
@@ -134,6 +139,50 @@ static inline E keep(__global E* mean, __global E* rstd, __global E* rm, __globa
 }
 
 #ifdef USE_BATCH
+#ifdef COLUMNS
+#define ROWS 64     // of a slab that the nearest cache holds while its mean and then its squares are summed
+
+// Slabs of rows are joined by Chan, Golub and LeVeque 1979: squares about the common mean are those about each one's own, and
+// the squared distance of the means times a b / (a + b) for slabs of a and b rows.
+static inline void columns(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd,
+                           __global E* restrict rm, __global E* restrict rv, __global const S* restrict x,
+                           __global const W* restrict w, __global const W* restrict b, long N, long C, E eps, E momentum,
+                           long c, long count, const int whole) {
+    V s[CV], squares[CV], m[CV], sum[CV], t[CV];
+    EACH s[v] = squares[v] = (V)(0);
+    for (long first = 0; first < N; first += ROWS) {
+        long last = first + ROWS < N ? first + ROWS : N;
+        EACH sum[v] = (V)(0);
+        for (long n = first; n < last; n++) EACH sum[v] += PART(x + n * C + c + v * VW);
+        E rows = last - first, before = first;
+        EACH {
+            m[v] = sum[v] / rows;
+            V apart = first ? m[v] - s[v] / before : (V)(0);
+            squares[v] += apart * apart * (before * rows / (before + rows));
+            s[v] += sum[v];
+        }
+        for (long n = first; n < last; n++) EACH {
+            V d = PART(x + n * C + c + v * VW) - m[v];
+            squares[v] += d * d;
+        }
+    }
+    EACH {
+        long at = c + v * VW, exist = count - v * VW;
+        m[v] = s[v] / (E)N;
+        for (int j = 0; j < VW && j < exist; j++)
+            ((E*)(s + v))[j] = keep(mean, rstd, rm, rv, at + j, ((E*)(m + v))[j], ((E*)(squares + v))[j], N, eps, momentum);
+        s[v] *= weights(w, at, exist);
+        t[v] = shifts(b, at, exist);
+    }
+    for (long n = 0; n < N; n++) EACH {
+        long at = n * C + c + v * VW;
+        V z = (PART(x + at) - m[v]) * s[v] + t[v];
+        if (whole) SET(y + at, ACTV(z));
+        else store_part(y + at, ACTV(z), count - v * VW);
+    }
+}
+#endif
+
 __kernel void batch(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd, __global E* restrict rm,
                     __global E* restrict rv, __global const S* restrict x, __global const W* restrict w,
                     __global const W* restrict b, long orm, long orv, long ox, long ow, long ob, long N, long C, long span,
@@ -144,22 +193,9 @@ __kernel void batch(__global S* restrict y, __global E* restrict mean, __global 
     rm += orm;
     rv += orv;
 #ifdef COLUMNS
-    long c = get_global_id(0) * VW, count = C - c < VW ? C - c : VW;
-    V s = (V)(0), m, k;
-    for (long n = 0; n < N; n++) s += load_part(x + n * C + c, count);
-    m = s / (E)N;
-    s = (V)(0);
-    for (long n = 0; n < N; n++) { V d = load_part(x + n * C + c, count) - m; s += d * d; }
-    E ms[VW], ss[VW];
-    *(U*)ms = m;
-    *(U*)ss = s;
-    for (int j = 0; j < count; j++) ss[j] = keep(mean, rstd, rm, rv, c + j, ms[j], ss[j], N, eps, momentum);
-    k = *(U*)ss * weights(w, c, count);
-    V t = shifts(b, c, count);
-    for (long n = 0; n < N; n++) {
-        V v = (load_part(x + n * C + c, count) - m) * k + t;
-        store_part(y + n * C + c, ACTV(v), count);
-    }
+    long c = get_global_id(0) * (CV * VW);
+    if (C - c >= CV * VW) columns(y, mean, rstd, rm, rv, x, w, b, N, C, eps, momentum, c, CV * VW, 1);
+    else columns(y, mean, rstd, rm, rv, x, w, b, N, C, eps, momentum, c, C - c, 0);
 #else
     long c = get_global_id(0);
     E s = 0, size = (E)N * span;
@@ -213,9 +249,6 @@ __kernel void apply(__global S* restrict y, __global const E* restrict mean, __g
     __global const S *restrict g, __global const S *restrict x, __global const W *restrict w,                       \
         __global const W *restrict b, __global const E *restrict mean, __global const E *restrict rstd
 #ifdef COLUMNS
-#define EACH _Pragma("unroll") for (int v = 0; v < CV; v++)
-#define PART(p) (whole ? GET(p) : load_part(p, count - v * VW))
-
 static inline void columns(__global S* restrict dx, __global W* restrict dw, __global W* restrict db, INPUTS, long N, long C,
                            long c, long count, const int whole) {
     V m[CV], k[CV], kf[CV], t[CV], su[CV], suh[CV];
