@@ -11,8 +11,18 @@
 #endif
 #define LOAD_HALF(p, i) vload_half(i, p)
 #define STORE_HALF(p, i, v) vstore_half_rte(v, i, p)
-#define LOAD_HALF4A(p) vloada_half4(0, p)
-#define STORE_HALF4A(v, p) vstorea_half4_rte(v, 0, p)
+#define LOAD_HALF4A(p) load_half4a(p)
+#define STORE_HALF4A(v, p) store_half4a(v, p)
+// One access to memory, and conversions between registers: OpenCL's own make four accesses of it on NVIDIA devices.
+static inline float4 load_half4a(__global const half* p) {
+    const ushort4 h = *(__global const ushort4*)p;
+    return vload_half4(0, (const half*)&h);
+}
+static inline void store_half4a(float4 v, __global half* p) {
+    ushort4 h;
+    vstore_half4_rte(v, 0, (half*)&h);
+    *(__global ushort4*)p = h;
+}
 #define LOAD_HALF2(p) vload_half2(0, p)
 #define STORE_HALF2(v, p) vstore_half2_rte(v, 0, p)
 #ifdef CONVERTS_HALF
