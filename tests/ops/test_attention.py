@@ -278,8 +278,14 @@ def test_gradients_by_finite_differences(cpu_queue):
         np.testing.assert_allclose((grad.to_host() * d).sum(), (loss(1e-5) - loss(-1e-5)) / 2e-5, rtol=1e-6)
 
 
-def test_small_device(cl_queue):
-    """16 work-items per group and 32 KB of local memory: smaller blocks, the same results."""
+@pytest.mark.parametrize("name", [f for f in FAMILIES if f.startswith(POSING) or f.endswith("-gpu")])
+def test_small_device(name):
+    """16 work-items per group and 32 KB of local memory: smaller blocks, the same results.
+
+    Where a CPU poses, unoptimised as everywhere: Intel's optimiser gets query_grad wrong in groups of 16, which no CPU
+    runs otherwise.
+    """
+    cl_queue = queue_of(name)
     small = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=16, local_mem=32 << 10, has_fp64=False)
     case = Case(20, 37, 20, causal=True)
     q, k, v, g, _ = case.arrays()
