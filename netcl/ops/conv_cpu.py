@@ -34,7 +34,7 @@ def _forward(
     queue, x = x.queue, unit_rows(x)
     if depthwise_cpu.fits(g, queue):
         return depthwise_cpu.forward(y, strides, start, x, w, bias, g, activation)
-    if winograd_cpu.fits(g, x.dtype, queue):
+    if winograd_cpu.fits(g, x.dtype, queue) and winograd_cpu.pays(g, queue):
         return winograd_cpu.forward(y, strides, start, x, w, bias, g, activation)
     key = ("conv_cpu", g, x.strides, strides, x.dtype, bias is None, activation)
     kernel, grid, partial, dims = remember(
@@ -73,18 +73,20 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     queue, x = g.queue, unit_rows(x)
     if depthwise_cpu.fits(form, queue):
         return depthwise_cpu.weight_grad(dw, g, x, form)
-    key = ("conv_cpu weights", form, x.strides, g.dtype)
-    products, grid, sums, splits, dims = remember(
-        queue, key, lambda: _weight_plan(queue, form, x.strides, g.strides, g.dtype)
-    )
-    part = allocate(queue, (splits, form.o * form.taps), compute_dtype(g.dtype))
-    launch(products, queue, grid, (1, 1, 1), part.buffer, g.buffer, x.buffer, g.offset, x.offset, dims)
+    sums = _kernel(queue, "conv_weights_sum", g.dtype, False, SUM)
+    if winograd_cpu.fits(form, g.dtype, queue):
+        part, splits = winograd_cpu.weight_sums(g, x, form)
+    else:
+        key = ("conv_cpu weights", form, x.strides, g.dtype)
+        products, grid, dims = remember(queue, key, lambda: _weight_plan(queue, form, x.strides, g.strides, g.dtype))
+        part, splits = allocate(queue, (grid[1], form.o * form.taps), compute_dtype(g.dtype)), grid[1]
+        launch(products, queue, grid, (1, 1, 1), part.buffer, g.buffer, x.buffer, g.offset, x.offset, dims)
     m = form.o // form.groups
-    launch(sums, queue, (form.o,), (1,), dw.buffer, part.buffer, dw.offset, m, form.taps, splits)
+    launch(sums, queue, (-(-m // 8), form.groups), (1, 1), dw.buffer, part.buffer, dw.offset, m, form.taps, splits)
 
 
 def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> Any:
-    """Kernel and global size of the products, kernel of the sums, number of splits and Dims of a weight gradient."""
+    """Kernel, global size and Dims of the products of a weight gradient."""
     row, q = sizes(profile_of(queue), dtype), form.n * form.out[0] * form.out[1]
     window, per = form.kh * form.kw, form.c // form.groups
     channels = row["MC"] // window  # per block
@@ -94,9 +96,7 @@ def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType)
     nc = -(-q // (min(wanted, -(-q // row["KC"])) * 8)) * 8
     splits = -(-q // nc)
     products = _kernel(queue, "conv_weights", dtype, False, WEIGHTS)
-    sums = _kernel(queue, "conv_weights_sum", dtype, False, SUM)
-    dims = pack_dims(form, xs, gs, mc, nc, row["KC"], 0, False)
-    return products, (blocks, splits, form.groups), sums, splits, dims
+    return products, (blocks, splits, form.groups), pack_dims(form, xs, gs, mc, nc, row["KC"], 0, False)
 
 
 def _kstep(kc: int, window: int) -> int:

@@ -152,12 +152,18 @@ def fit(kernel: str, row: Row, profile: DeviceProfile) -> Row:
 
     Kernels without an entry in FOOTPRINTS have their WG clamped to a power of two that the device can run.
     """
-    row = dict(row)
     cost = FOOTPRINTS.get(kernel)
     if cost is None:
+        row = dict(row)
         while row.get("WG", 1) > profile.max_work_group:
             row["WG"] //= 2
         return row
+    return shrink(kernel, row, cost, profile)
+
+
+def shrink(kernel: str, row: Row, cost: Footprint, profile: DeviceProfile) -> Row:
+    """`row` with sizes halved until `cost` is within the device's limits. Raises DeviceError where none is."""
+    row = dict(row)
     while cost.items(row) > profile.max_work_group or cost.local(row) > profile.local_mem:
         before = dict(row)
         for name, least in cost.shrink:

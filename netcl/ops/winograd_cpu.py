@@ -1,41 +1,81 @@
-"""3x3 convolutions of stride 1 on CPU devices by Winograd's F(2x2, 3x3): geometry and launches of winograd_cpu.cl."""
+"""3x3 convolutions of stride 1 on CPU devices by Winograd's F(4x4, 3x3): geometry and launches of winograd_cpu.cl."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import struct
+from math import prod
 from typing import Any
 
-from netcl.core.backend.opencl import launch
+import numpy as np
+
+from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.dtypes import FLOAT32, FLOAT64, INT32, INT64, DType
 from netcl.core.layout import Shape
-from netcl.core.profile import profile_of
+from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
+from netcl.ops import tuning
 from netcl.ops.conv_shape import Geometry
-from netcl.ops.lanes_cpu import RECORD, pack_dims
 from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program, sizes
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
-FORWARD = (*(None,) * 4, *(INT64,) * 3, INT32, RECORD)
+DIMS = struct.Struct("24q")  # Tiles of winograd_cpu.cl
+RECORD = np.dtype(f"V{DIMS.size}")
+FORWARD = (*(None,) * 4, *(INT64,) * 3, RECORD)
 FILTERS = (None, None, INT64, INT32, INT32)
+WEIGHTS = (*(None,) * 3, INT64, INT64, RECORD)
+POINTS = 36
 LEAST = 16  # channels in and out from which the transforms pay
-NARROW = 128  # the same where a vector of tiles covers several rows, which are then gathered and scattered
-CHANNELS = 8  # packed at once: PATCH of winograd_cpu.cl
+MANY = 32  # tiles that pay for writing and reading filters in memory
+BAND = 4 * 16 * 6 * 73  # bytes of the turned pixels
+COSTS = {
+    "winograd_cpu": tuning.Footprint(
+        items=lambda p: 1,
+        local=lambda p: BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"]) + 32),
+        shrink=(("TB", 12), ("OB", 32), ("CB", 16)),
+    ),
+    "winograd_weights_cpu": tuning.Footprint(
+        items=lambda p: 1,
+        local=lambda p: BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"] + 16) + p["CB"] * p["OB"] + 48),
+        shrink=(("TB", 4), ("CB", 8), ("OB", 32)),
+    ),
+}
 
 
 def fits(g: Geometry, dtype: DType, queue: Any) -> bool:
-    """Whether these kernels can do it, and are faster than the direct ones."""
+    """Whether these kernels can do it, and weight gradients are faster than by the direct ones."""
     if (g.kh, g.kw, g.stride, g.dilation) != (3, 3, (1, 1), (1, 1)) or dtype == FLOAT64:
         return False
-    row = sizes(profile_of(queue), dtype)
-    per, outs = g.c // g.groups, g.o // g.groups
-    least = LEAST if g.out[1] >= row["VW"] else NARROW
-    return min(per, outs) >= least and min(g.out) >= 4 and _local(per, row) <= profile_of(queue).local_mem
+    if any(cost.local(dict(cost.shrink)) > profile_of(queue).local_mem for cost in COSTS.values()):
+        return False
+    return min(g.c, g.o) // g.groups >= LEAST and min(g.out) >= 3
 
 
-def _local(channels: int, row: dict[str, int]) -> int:
-    """Bytes of local memory: transformed and packed patches of as many tiles as the register tile has columns."""
-    return 4 * 16 * (channels + 1 + CHANNELS) * 2 * row["VW"]
+def pays(g: Geometry, queue: Any) -> bool:
+    """Whether they are also faster forward: transformed filters that no cache holds must serve many tiles."""
+    filters = 4 * POINTS * g.o * g.c // g.groups
+    return filters <= profile_of(queue).cache or g.n * prod(_tiles(g)) >= MANY
+
+
+def _blocks(kernel: str, profile: DeviceProfile) -> tuning.Row:
+    """Tiles and channels per block: whole register tiles and panels, as many as local memory holds."""
+    row, cost = tuning.parameters(kernel, profile), COSTS[kernel]
+    return tuning.shrink(kernel, {name: -(-row[name] // least) * least for name, least in cost.shrink}, cost, profile)
+
+
+def _tiles(g: Geometry) -> tuple[int, int]:
+    """Rows and columns of tiles of an image."""
+    return -(-g.out[0] // 4), -(-g.out[1] // 4)
+
+
+def _dims(g: Geometry, xs: Shape, ys: Shape, each: int, act: int, bias: bool) -> bytes:
+    """Tiles of winograd_cpu.cl."""
+    per, outs, (down, across) = g.c // g.groups, g.o // g.groups, _tiles(g)
+    spans = (1 + sum((n - 1) * s for n, s in zip(shape, at)) for shape, at in ((g.x_shape, xs), (g.y_shape, ys)))
+    return DIMS.pack(
+        outs, g.n * down * across, POINTS * per, per, g.h, g.w, *g.out, *g.padding, down, across, *xs[:3], *ys, *spans,
+        each, act, bias,
+    )  # fmt: skip
 
 
 def forward(
@@ -44,47 +84,58 @@ def forward(
     """As conv_cpu's `_forward`; rows of x have unit stride."""
     queue = x.queue
     key = ("winograd_cpu", g, x.strides, strides, x.dtype, bias is None, activation)
-    filters, kernel, padded, items, dims = remember(
+    filters, kernel, panels, grid, size, dims = remember(
         queue, key, lambda: _plan(queue, g, x.strides, strides, x.dtype, bias is not None, activation)
     )
-    per, outs = g.c // g.groups, g.o // g.groups
-    u, extra = allocate(queue, (g.groups, 16, padded, per), FLOAT32), w if bias is None else bias
-    launch(filters, queue, (padded, g.groups), (1, 1), u.buffer, w.buffer, w.offset, outs, per)
+    u, extra = allocate(queue, (size,), FLOAT32), w if bias is None else bias
+    outs, per = g.o // g.groups, g.c // g.groups
+    launch(filters, queue, (panels, g.groups), (1, 1), u.buffer, w.buffer, w.offset, outs, per)
     launch(
-        kernel, queue, (items, g.groups), (1, 1), y.buffer, x.buffer, u.buffer, extra.buffer, y.offset + start,
-        x.offset, extra.offset, padded, dims,
+        kernel, queue, grid, (1, 1, 1), y.buffer, x.buffer, u.buffer, extra.buffer, y.offset + start, x.offset,
+        extra.offset, dims,
     )  # fmt: skip
 
 
 def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Any:
-    """Kernels of the filters and of the product, padded rows, work-items, Dims."""
+    """Kernels of the filters and of the product, panels, global size, elements of the filters, Dims."""
     profile = profile_of(queue)
-    row = sizes(profile, dtype)
-    tiles = replace(g, kh=4, kw=4, stride=(2, 2), out=(-(-g.out[0] // 2), -(-g.out[1] // 2)))
-    count = g.n * tiles.out[0] * tiles.out[1]
-    wanted = max(1, ITEMS_PER_UNIT * profile.compute_units // g.groups)
-    panel = 2 * row["VW"]
-    each = -(-count // (wanted * panel)) * panel
-    dims = pack_dims(tiles, xs, ys, g.out[0], each, g.out[1], ACTS[activation], bias)
-    channels = 1 << (g.c // g.groups - 1).bit_length()  # one program for several numbers of channels
-    fit = profile.local_mem // (4 * 16 * panel) - 1 - CHANNELS
-    vmax = 16 * (min(channels, fit) + 1) * panel
-    epilogue = bias or activation is not None
-    source = program(
-        profile, "lanes_cpu.cl", "winograd_cpu.cl", dtype=dtype, epilogue=epilogue, VMAX=vmax, PATCH=CHANNELS
+    row, width = _blocks("winograd_cpu", profile), sizes(profile, dtype)["VW"]
+    outs, count = g.o // g.groups, g.n * prod(_tiles(g))
+    panels, blocks = -(-outs // (2 * width)), -(-outs // row["OB"])
+    wanted = max(1, ITEMS_PER_UNIT * profile.compute_units // (blocks * g.groups))
+    each = min(row["TB"], -(-count // (wanted * 4)) * 4)
+    kernels = (
+        _kernel(queue, name, dtype, row, bias or activation is not None, types)
+        for name, types in (("winograd_filters", FILTERS), ("winograd", FORWARD))
     )
-    kernel = get_kernel(queue, source, "winograd", FORWARD, OPTIONS)
-    filters = get_kernel(queue, source, "winograd_filters", FILTERS, OPTIONS)
-    return filters, kernel, _padded(g.o // g.groups, row["MR"]), -(-count // each), dims
+    dims = _dims(g, xs, ys, each, ACTS[activation], bias)
+    size = g.groups * panels * POINTS * (g.c // g.groups * 2 * width + width)
+    return *kernels, panels, (-(-count // each), blocks, g.groups), size, dims
 
 
-def _padded(rows: int, tall: int) -> int:
-    """Rows when cut into tiles of at most `tall` rows as `tile_rows` of panel_cpu.cl does."""
-    done = 0
-    while done < rows:
-        left = rows - done
-        if tall == 12:
-            done += 4 if left <= 4 else 8 if left <= 8 or 12 < left <= 16 else 12
-        else:
-            done += 4 if left <= 4 or left in (7, 8) else 6
-    return done
+def _kernel(queue: Any, name: str, dtype: DType, row: dict[str, int], epilogue: bool, types: Any) -> Kernel:
+    file = "winograd_weights_cpu.cl" if name == "winograd_weights" else "winograd_forward_cpu.cl"
+    source = program(profile_of(queue), "winograd_cpu.cl", file, dtype=dtype, epilogue=epilogue, **row)
+    return get_kernel(queue, source, name, types, OPTIONS)
+
+
+def weight_sums(g: Tensor, x: Tensor, form: Geometry) -> tuple[Tensor, int]:
+    """Sums (splits, groups, 9 * C, M) of a weight gradient, and how many splits. Rows of g and x have unit stride."""
+    queue = g.queue
+    key = ("winograd_cpu weights", form, x.strides, g.strides, g.dtype)
+    kernel, grid, dims = remember(queue, key, lambda: _weight_plan(queue, form, x.strides, g.strides, g.dtype))
+    part = allocate(queue, (grid[1], form.o * form.taps), FLOAT32)
+    launch(kernel, queue, grid, (1, 1, 1), part.buffer, g.buffer, x.buffer, g.offset, x.offset, dims)
+    return part, grid[1]
+
+
+def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> Any:
+    """Kernel, global size and Dims of a weight gradient."""
+    profile = profile_of(queue)
+    row = _blocks("winograd_weights_cpu", profile)
+    count = form.n * prod(_tiles(form))
+    blocks = -(-form.c // form.groups // row["CB"]) * -(-form.o // form.groups // row["OB"])
+    wanted = max(1, ITEMS_PER_UNIT * profile.compute_units // (blocks * form.groups))
+    each = -(-count // (min(wanted, -(-count // row["TB"])) * row["TB"])) * row["TB"]
+    kernel = _kernel(queue, "winograd_weights", dtype, row, False, WEIGHTS)
+    return kernel, (blocks, -(-count // each), form.groups), _dims(form, xs, gs, each, 0, False)

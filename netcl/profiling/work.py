@@ -56,6 +56,7 @@ OPERATIONS: dict[str, Count] = {
     "conv": _last_axis,
     "conv_weights": _conv_weights,
     "winograd": _last_axis,
+    "winograd_weights": _last_axis,
 }
 
 

@@ -85,7 +85,9 @@ WINOGRAD = {
     "wide padding": ((1, 16, 5, 33), (23, 16, 3, 3), {"padding": (2, 3)}),
     "groups": ((2, 32, 9, 10), (48, 16, 3, 3), {"padding": 1, "groups": 2}),
     "many channels": ((1, 130, 6, 8), (64, 130, 3, 3), {"padding": 1}),
-    "too many channels": ((1, 600, 4, 7), (16, 600, 3, 3), {"padding": 1}),
+    "several blocks of channels": ((1, 150, 4, 7), (150, 150, 3, 3), {"padding": 1}),
+    "wider than a band": ((1, 16, 5, 131), (16, 16, 3, 3), {"padding": 1}),
+    "many small images": ((50, 16, 3, 5), (16, 16, 3, 3), {"padding": 1}),
 }
 
 
@@ -94,6 +96,46 @@ WINOGRAD = {
 def test_winograd_sizes(queue, case, dtype):
     x_shape, w_shape, options = WINOGRAD[case]
     check(queue, x_shape, w_shape, dtype, **options)
+
+
+@pytest.mark.parametrize("vector", [8, 16])
+@pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 9, 15, 16, 17])
+def test_winograd_at_the_borders_of_tiles(cl_queue, size, vector):
+    """Heights and widths beside multiples of four, channels beside those of vectors and of register tiles."""
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
+        for wide, c, o in ((4, 16, 33), (size, 25, 16), (21, 31, 47)):
+            check(cl_queue, (2, c, size, wide), (o, c, 3, 3), padding=1)
+        check(cl_queue, (1, 18, size + 2, 9), (17, 18, 3, 3), dtype="float16")
+
+
+def test_winograd_for_few_and_for_many_tiles(cl_queue):
+    """Filters that no cache holds are transformed for many tiles only."""
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), cache=1 << 10)):
+        check(cl_queue, (1, 16, 9, 9), (20, 16, 3, 3), padding=1)
+        check(cl_queue, (9, 16, 9, 9), (20, 16, 3, 3), padding=1)
+
+
+@pytest.mark.parametrize("local", [1 << 15, 1 << 17, 1 << 18])
+def test_winograd_with_little_local_memory(cl_queue, local):
+    """Smaller blocks, or the direct form where none fits."""
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), local_mem=local)):
+        check(cl_queue, (2, 70, 9, 9), (70, 70, 3, 3), padding=1)
+
+
+def test_winograd_rounds_little(cl_queue):
+    """Errors against double precision: 1.5e-6 of the root mean square, 5e-6 of the largest."""
+    x, w = values((4, 64, 28, 28)), values((64, 64, 3, 3), seed=1)
+    ref = Reference(x.shape, w.shape, padding=1)
+    g = values(ref.y_shape, seed=2)
+    put = [Tensor.from_host(cl_queue, a) for a in (x, w, g)]
+    for found, expected in (
+        (conv2d(put[0], put[1], padding=1), ref.forward(x, w)),
+        (conv2d_input_grad(put[2], put[1], x.shape, padding=1), ref.input_grad(g, w)),
+        (conv2d_weight_grad(put[2], put[0], w.shape, padding=1), ref.weight_grad(g, x)),
+    ):
+        error = found.to_host() - expected
+        assert np.sqrt((error**2).mean()) <= 1.5e-6 * np.sqrt((expected**2).mean())
+        assert np.abs(error).max() <= 5e-6 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])

@@ -144,13 +144,29 @@ __kernel void conv_weights(__global E* restrict part, __global const S* restrict
     }
 }
 
-// dW (groups, M, K) = sum over splits of part (splits, groups, K, M). Launch: global = (groups * M).
+// dW (groups, M, K) = sum over splits of part (splits, groups, K, M). Launch: global = (ceil(M / 8), groups).
 __kernel void conv_weights_sum(__global S* dW, __global const E* part, long od, long M, long K, long splits) {
-    long row = get_global_id(0), g = row / M, m = row % M, all = get_global_size(0) * K;
+    long m = 8 * get_global_id(0), g = get_global_id(1), all = get_global_size(1) * M * K, k = 0;
+    int rows = min(8L, M - m);
+    dW += od + (g * M + m) * K;
     part += g * K * M + m;
-    for (long k = 0; k < K; k++) {
-        E sum = 0;
-        for (long s = 0; s < splits; s++) sum += part[s * all + k * M];
-        STORE(dW, od + row * K + k, sum);
+#if VW >= 8
+    for (; rows == 8 && k + 8 <= K; k += 8) {
+        V8 sums[8];
+        for (int i = 0; i < 8; i++) {
+            __global const E* p = part + (k + i) * M;
+            sums[i] = *(__global const U8*)p;
+            for (long s = 1; s < splits; s++) sums[i] += *(__global const U8*)(p + s * all);
+        }
+#define SUMMED(i) sums[i]
+#define TO_ROW(i, v) SET8(dW + i * K + k, v)
+        TURN8(SUMMED, TO_ROW)
     }
+#endif
+    for (; k < K; k++)
+        for (int i = 0; i < rows; i++) {
+            E sum = 0;
+            for (long s = 0; s < splits; s++) sum += part[s * all + k * M + i];
+            STORE(dW, i * K + k, sum);
+        }
 }

@@ -41,40 +41,54 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));
 #define GET(p) JOIN(JOIN(LOAD_, NARROW), VW)(p)
 #define GET8(p) JOIN(JOIN(LOAD_, NARROW), 8)(p)
 #define SET(p, v) JOIN(JOIN(STORE_, NARROW), VW)(v, p)
+#define SET8(p, v) JOIN(JOIN(STORE_, NARROW), 8)(v, p)
 #else
 #define GET(p) (*(__global const U*)(p))
 #define GET8(p) (*(__global const U8*)(p))
 #define SET(p, v) (*(__global U*)(p) = (v))
+#define SET8(p, v) (*(__global U8*)(p) = (v))
 #endif
 
 #if VW >= 8
 typedef JOIN(E, 8) V8;
 typedef V8 U8 __attribute__((aligned(sizeof(E))));
 #define LOC8(p) (*(__local U8*)(p))
-// An 8 x 8 block, turned: d[k * ld + c] = s[k + c * sc].
+// An 8 x 8 block, turned: row k of IN goes to column k of what OUT(row, vector) gets.
+#define TURN8(IN, OUT)                                                                                          \
+    {                                                                                                           \
+        V8 a = IN(0), b = IN(1), e = IN(2), f = IN(3), g = IN(4), h = IN(5), i = IN(6), j = IN(7);              \
+        V8 ab = (V8)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5);                                           \
+        V8 AB = (V8)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7);                                           \
+        V8 ef = (V8)(e.s0, f.s0, e.s1, f.s1, e.s4, f.s4, e.s5, f.s5);                                           \
+        V8 EF = (V8)(e.s2, f.s2, e.s3, f.s3, e.s6, f.s6, e.s7, f.s7);                                           \
+        V8 gh = (V8)(g.s0, h.s0, g.s1, h.s1, g.s4, h.s4, g.s5, h.s5);                                           \
+        V8 GH = (V8)(g.s2, h.s2, g.s3, h.s3, g.s6, h.s6, g.s7, h.s7);                                           \
+        V8 ij = (V8)(i.s0, j.s0, i.s1, j.s1, i.s4, j.s4, i.s5, j.s5);                                           \
+        V8 IJ = (V8)(i.s2, j.s2, i.s3, j.s3, i.s6, j.s6, i.s7, j.s7);                                           \
+        V8 p0 = (V8)(ab.s01, ef.s01, ab.s45, ef.s45), p1 = (V8)(ab.s23, ef.s23, ab.s67, ef.s67);                \
+        V8 p2 = (V8)(AB.s01, EF.s01, AB.s45, EF.s45), p3 = (V8)(AB.s23, EF.s23, AB.s67, EF.s67);                \
+        V8 q0 = (V8)(gh.s01, ij.s01, gh.s45, ij.s45), q1 = (V8)(gh.s23, ij.s23, gh.s67, ij.s67);                \
+        V8 q2 = (V8)(GH.s01, IJ.s01, GH.s45, IJ.s45), q3 = (V8)(GH.s23, IJ.s23, GH.s67, IJ.s67);                \
+        OUT(0, ((V8)(p0.lo, q0.lo)));                                                                           \
+        OUT(1, ((V8)(p1.lo, q1.lo)));                                                                           \
+        OUT(2, ((V8)(p2.lo, q2.lo)));                                                                           \
+        OUT(3, ((V8)(p3.lo, q3.lo)));                                                                           \
+        OUT(4, ((V8)(p0.hi, q0.hi)));                                                                           \
+        OUT(5, ((V8)(p1.hi, q1.hi)));                                                                           \
+        OUT(6, ((V8)(p2.hi, q2.hi)));                                                                           \
+        OUT(7, ((V8)(p3.hi, q3.hi)));                                                                           \
+    }
+// d[k * ld + c] = s[k + c * sc].
 static inline void turn_block(__local E* d, int ld, __global const S* s, long sc) {
-    V8 a = GET8(s), b = GET8(s + sc), e = GET8(s + 2 * sc), f = GET8(s + 3 * sc);
-    V8 g = GET8(s + 4 * sc), h = GET8(s + 5 * sc), i = GET8(s + 6 * sc), j = GET8(s + 7 * sc);
-    V8 ab = (V8)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5);
-    V8 AB = (V8)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7);
-    V8 ef = (V8)(e.s0, f.s0, e.s1, f.s1, e.s4, f.s4, e.s5, f.s5);
-    V8 EF = (V8)(e.s2, f.s2, e.s3, f.s3, e.s6, f.s6, e.s7, f.s7);
-    V8 gh = (V8)(g.s0, h.s0, g.s1, h.s1, g.s4, h.s4, g.s5, h.s5);
-    V8 GH = (V8)(g.s2, h.s2, g.s3, h.s3, g.s6, h.s6, g.s7, h.s7);
-    V8 ij = (V8)(i.s0, j.s0, i.s1, j.s1, i.s4, j.s4, i.s5, j.s5);
-    V8 IJ = (V8)(i.s2, j.s2, i.s3, j.s3, i.s6, j.s6, i.s7, j.s7);
-    V8 p0 = (V8)(ab.s01, ef.s01, ab.s45, ef.s45), p1 = (V8)(ab.s23, ef.s23, ab.s67, ef.s67);
-    V8 p2 = (V8)(AB.s01, EF.s01, AB.s45, EF.s45), p3 = (V8)(AB.s23, EF.s23, AB.s67, EF.s67);
-    V8 q0 = (V8)(gh.s01, ij.s01, gh.s45, ij.s45), q1 = (V8)(gh.s23, ij.s23, gh.s67, ij.s67);
-    V8 q2 = (V8)(GH.s01, IJ.s01, GH.s45, IJ.s45), q3 = (V8)(GH.s23, IJ.s23, GH.s67, IJ.s67);
-    LOC8(d) = (V8)(p0.lo, q0.lo);
-    LOC8(d + ld) = (V8)(p1.lo, q1.lo);
-    LOC8(d + 2 * ld) = (V8)(p2.lo, q2.lo);
-    LOC8(d + 3 * ld) = (V8)(p3.lo, q3.lo);
-    LOC8(d + 4 * ld) = (V8)(p0.hi, q0.hi);
-    LOC8(d + 5 * ld) = (V8)(p1.hi, q1.hi);
-    LOC8(d + 6 * ld) = (V8)(p2.hi, q2.hi);
-    LOC8(d + 7 * ld) = (V8)(p3.hi, q3.hi);
+#define FROM_GLOBAL(c) GET8(s + c * sc)
+#define TO_LOCAL(k, v) LOC8(d + k * ld) = v
+    TURN8(FROM_GLOBAL, TO_LOCAL)
+}
+// d[c * sc + k] = s[k * ld + c].
+static inline void turn_back(__global S* d, long sc, __local const E* s, int ld) {
+#define FROM_LOCAL(k) LOC8(s + k * ld)
+#define TO_GLOBAL(c, v) SET8(d + c * sc, v)
+    TURN8(FROM_LOCAL, TO_GLOBAL)
 }
 #endif
 

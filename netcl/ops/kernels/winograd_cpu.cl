@@ -1,201 +1,208 @@
-// winograd_cpu.cl: 3x3 convolution of stride 1 on CPU devices with 16 instead of 36 products per 2x2 outputs:
-// F(2x2, 3x3). Follows panel_cpu.cl and lanes_cpu.cl.
+// winograd_cpu.cl: 3x3 convolutions of stride 1 on CPU devices with 36 instead of 144 products per 4x4 outputs, F(4x4, 3x3).
+// Follows panel_cpu.cl.
 //
-//   F = G w G^T       (16, M, C)  filters, by winograd_filters, in panels of as many rows as `tile_rows` says
-//   V = B^T d B       (16, C, NR) 4x4 patches of the input at NR tiles, kept in local memory
-//   Y = A^T (F V) A   (2x2 outputs per tile), transformed while the 16 products of a panel are in the first-level cache
+//   forward   Y = A^T [F . V] A             F = G w G^T    filters, by winograd_filters
+//   weights   dW = G^T [sum of Z . V] G     V = B^T d B    6x6 patches d of the input, at every fourth pixel
+//                                           Z = A g A^T    4x4 tiles g of the output's gradient
 //
-// The patches are packed as if by a 4x4 filter of stride 2: in Dims, Ho x Wo counts tiles and KH = KW = 4, while mc x kstep
-// is the size of y and nc the tiles per work-item. PATCH channels are packed at once.
-// Rounding grows by a factor of two or so; an infinity in a patch makes its whole 2x2 outputs infinite or NaN.
-// Source: Lavin and Gray 2015, arXiv:1509.09308.
+// Each of the 36 points of . is a matrix product over channels, or over tiles. Vectors hold channels: a band of the image,
+// one row of tiles high, is turned so that channels lie next to each other, and only then transformed. So images of any
+// width, padding and ragged edges cost the same, and the products read V and Z where the transforms left them.
+//
+// The points of evaluation are 0, 3/4, -3/4, 3/2, -3/2 and infinity: rounding grows by two to three against the direct
+// sum, half of what 0, 1, -1, 2, -2 give. An infinity in a patch makes all of its 4x4 outputs infinite or NaN.
+// Sources: Lavin and Gray 2015, arXiv:1509.09308; for points, Barabasz et al. 2020, arXiv:1803.10986.
 
+#define POINTS 36
+#define ALONG 16                        // tiles of a band at most
+#define PITCH (4 * ALONG + 2 + 7)       // pixels of a row of a band; a vector may reach 7 beyond it
+#define LDV (CB + 16)                   // elements between tiles of V
+#define LDZ (OB + 16)
+#define APART(rows, ld) ((rows) * (ld) + 16)    // elements between points: an odd number of lines, so that no sets collide
+
+// Sizes; K = 36 C counts products, Q tiles, Ty x Tx of an image; strides in elements; `each` tiles per work-item.
+typedef struct {
+    long M, Q, K, C, H, W, Ho, Wo, py, px, Ty, Tx, xn, xc, xh, yn, yc, yh, yw, xspan, yspan, each, act, has_bias;
+} Tiles;
+
+// Tiles q .. q + count - 1 lie side by side, at row y and column x of tiles of image n.
+typedef struct { long n; int y, x, count; } Run;
+
+INLINE Run find_run(long q, long end, const Tiles* D) {
+    Run r;
+    long row = q / D->Tx;
+    r.n = row / D->Ty;
+    r.y = row % D->Ty;
+    r.x = q - row * D->Tx;
+    r.count = min(min((long)ALONG, D->Tx - r.x), end - q);
+    return r;
+}
+
+// Rows y .. y + high - 1 and columns x .. x + wide - 1 of VW channels of an image at s, turned: pixels outside of it, and
+// channels from `left` on, are 0. `room` is how many elements from s on may be read.
+INLINE void load_band(__local E* band, __global const S* s, int y, int x, int high, int wide, int left, int H, int W, long sc,
+                      long sh, long room) {
+    int j0 = min(max(0, -x), wide), j1 = max(j0, min(wide, W - x));
+    for (int c = 0; c < VW; c += 8) {  // the rows of a channel follow each other in memory, which the hardware fetches ahead
+        int channels = max(0, min(8, left - c));
+        for (int r = max(0, -y); r < min(high, H - y); r++) {
+            long first = (y + r) * sh + x;
+            __local E* to = band + r * PITCH * VW + c;
+            int j = j0;
+            if (channels == 8)
+                for (; j < j1 && first + j + (c + 7) * sc + 8 <= room; j += 8)
+                    turn_block(to + j * VW, VW, s + first + j + c * sc, sc);
+            for (; j < j1; j++)
+                for (int k = 0; k < 8; k++) to[j * VW + k] = k < channels ? LOAD(s, first + j + (c + k) * sc) : (E)0;
+        }
+    }
+    for (int r = 0; r < high; r++, band += PITCH * VW) {
+        int inside = (uint)(y + r) < (uint)H;
+        for (int j = 0; j < (inside ? j0 : wide); j++) LOC(band + j * VW) = (T)(0);
+        for (int j = inside ? j1 : wide; j < wide; j++) LOC(band + j * VW) = (T)(0);
+    }
+}
+
+#define A1 ((E)0.75)        // the points are 0, A1, -A1, B1, -B1, infinity
+#define B1 ((E)1.5)
+#define A2 ((E)0.5625)
+#define B2 ((E)2.25)
+#define A3 ((E)0.421875)
+#define B3 ((E)3.375)
+#define N0 ((E)(64.0 / 81))         // scales of the rows of G
+#define NA ((E)(-128.0 / 243))
+#define NB ((E)(32.0 / 243))
+
+// One axis of each transform. B^T of six pixels:
+#define PATCH_AXIS(PUT, d0, d1, d2, d3, d4, d5)                             \
+    {                                                                       \
+        T ea = d4 - B2 * d2, oa = d3 - B2 * d1, eb = d4 - A2 * d2, ob = d3 - A2 * d1; \
+        PUT(0, (A2 * B2) * d0 + (d4 - (A2 + B2) * d2));                     \
+        PUT(1, ea + A1 * oa);                                               \
+        PUT(2, ea - A1 * oa);                                               \
+        PUT(3, eb + B1 * ob);                                               \
+        PUT(4, eb - B1 * ob);                                               \
+        PUT(5, (A2 * B2) * d1 + (d5 - (A2 + B2) * d3));                     \
+    }
+// A of four gradients.
+#define TILE_AXIS(PUT, g0, g1, g2, g3)                                      \
+    {                                                                       \
+        T ea = g0 + A2 * g2, oa = g1 + A2 * g3, eb = g0 + B2 * g2, ob = g1 + B2 * g3; \
+        PUT(0, g0);                                                         \
+        PUT(1, ea + A1 * oa);                                               \
+        PUT(2, ea - A1 * oa);                                               \
+        PUT(3, eb + B1 * ob);                                               \
+        PUT(4, eb - B1 * ob);                                               \
+        PUT(5, g3);                                                         \
+    }
+// A^T of six sums.
+#define SUMS_AXIS(PUT, m0, m1, m2, m3, m4, m5)                              \
+    {                                                                       \
+        T sa = m1 + m2, da = m1 - m2, sb = m3 + m4, db = m3 - m4;           \
+        PUT(0, m0 + sa + sb);                                               \
+        PUT(1, A1 * da + B1 * db);                                          \
+        PUT(2, A2 * sa + B2 * sb);                                          \
+        PUT(3, A3 * da + (B3 * db + m5));                                   \
+    }
+// G of three taps.
+#define TAPS_AXIS(PUT, w0, w1, w2)                                          \
+    {                                                                       \
+        T ea = NA * w0 + (NA * A2) * w2, oa = (NA * A1) * w1, eb = NB * w0 + (NB * B2) * w2, ob = (NB * B1) * w1; \
+        PUT(0, N0 * w0);                                                    \
+        PUT(1, ea + oa);                                                    \
+        PUT(2, ea - oa);                                                    \
+        PUT(3, eb + ob);                                                    \
+        PUT(4, eb - ob);                                                    \
+        PUT(5, w2);                                                         \
+    }
+// G^T of six sums.
+#define TAPS_GRAD_AXIS(PUT, m0, m1, m2, m3, m4, m5)                         \
+    {                                                                       \
+        T sa = m1 + m2, da = m1 - m2, sb = m3 + m4, db = m3 - m4;           \
+        PUT(0, N0 * m0 + (NA * sa + NB * sb));                              \
+        PUT(1, (NA * A1) * da + (NB * B1) * db);                            \
+        PUT(2, (NA * A2) * sa + ((NB * B2) * sb + m5));                     \
+    }
+
+#define COLUMN(k, value) r[k][x] = value
+#define POINT(k, value) LOC(to + (6 * y + k) * apart) = value
+
+// 36 vectors at `to`, `apart`: B^T d B of the patch at s, its rows PITCH pixels apart.
+INLINE void transform_patch(__local E* to, long apart, __local const E* s) {
+    T r[6][6];
+#define D(k) LOC(s + (k * PITCH + x) * VW)
+#pragma unroll
+    for (int x = 0; x < 6; x++) PATCH_AXIS(COLUMN, D(0), D(1), D(2), D(3), D(4), D(5))
+#undef D
+#pragma unroll
+    for (int y = 0; y < 6; y++) PATCH_AXIS(POINT, r[y][0], r[y][1], r[y][2], r[y][3], r[y][4], r[y][5])
+}
+
+// The same: A g A^T of the tile at s.
+INLINE void transform_tile(__local E* to, long apart, __local const E* s) {
+    T r[6][4];
+#define D(k) LOC(s + (k * PITCH + x) * VW)
+#pragma unroll
+    for (int x = 0; x < 4; x++) TILE_AXIS(COLUMN, D(0), D(1), D(2), D(3))
+#undef D
+#pragma unroll
+    for (int y = 0; y < 6; y++) TILE_AXIS(POINT, r[y][0], r[y][1], r[y][2], r[y][3])
+}
+
+// V of tiles q0 .. q1 - 1 and channels c0 .. c1 - 1, and Z likewise: T tiles x ld elements for each point.
+#define TRANSFORM(name, step, function, extra, OFF_Y, OFF_X)                                                                  \
+    INLINE void name(__local E* V, int ld, __local E* band, __global const S* X, long q0, long q1, int c0, int c1, int H, int W, \
+                     long sn, long sc, long sh, long span, const Tiles* D) {                                                  \
+        for (long q = q0; q < q1;) {                                                                                          \
+            Run run = find_run(q, q1, D);                                                                                     \
+            for (int c = c0; c < c1; c += VW) {                                                                               \
+                long at = run.n * sn + c * sc;                                                                                \
+                load_band(band, X + at, 4 * run.y - OFF_Y, 4 * run.x - OFF_X, 4 + extra, 4 * run.count + extra, c1 - c, H, W, \
+                          sc, sh, span - at);                                                                                 \
+                for (int t = 0; t < run.count; t++)                                                                           \
+                    function(V + (q - q0 + t) * ld + (c - c0), APART(TB, ld), band + 4 * t * VW);                                   \
+            }                                                                                                                 \
+            q += run.count;                                                                                                   \
+        }                                                                                                                     \
+    }
+TRANSFORM(patches, 6, transform_patch, 2, (int)D->py, (int)D->px)
+TRANSFORM(tiles, 4, transform_tile, 0, 0, 0)
+
+// Rows of sums to `to` with ld elements per row, added to those there if `old`.
 #undef AT
 #undef NEXT
+#undef B_AT
+#define LEAVE(i) LOC(to + i * ld) = c##i##0; LOC(to + i * ld + VW) = c##i##1;
+#define GROW(i) LOC(to + i * ld) += c##i##0; LOC(to + i * ld + VW) += c##i##1;
+#define PRODUCT(name, B, ROWS)                                                                                      \
+    INLINE void name(__local E* to, int ld, __local const E* ap, int lda, B const E* bp, int ldb, int kc, int old) { \
+        SUMS(ROWS)                                                                                                  \
+        if (old) { ROWS(GROW) } else { ROWS(LEAVE) }                                                                \
+    }
+#if MR == 12
+#define PRODUCTS(name, B)                                                                                           \
+    PRODUCT(name##4, B, ROWS4) PRODUCT(name##8, B, ROWS8) PRODUCT(name##12, B, ROWS12)                               \
+    INLINE void name(int rows, __local E* to, int ld, __local const E* ap, int lda, B const E* bp, int ldb, int kc, int old) { \
+        if (rows == 4) name##4(to, ld, ap, lda, bp, ldb, kc, old);                                                  \
+        else if (rows == 8) name##8(to, ld, ap, lda, bp, ldb, kc, old);                                             \
+        else name##12(to, ld, ap, lda, bp, ldb, kc, old);                                                           \
+    }
+#else
+#define PRODUCTS(name, B)                                                                                           \
+    PRODUCT(name##4, B, ROWS4) PRODUCT(name##6, B, ROWS6)                                                            \
+    INLINE void name(int rows, __local E* to, int ld, __local const E* ap, int lda, B const E* bp, int ldb, int kc, int old) { \
+        if (rows == 4) name##4(to, ld, ap, lda, bp, ldb, kc, old);                                                  \
+        else name##6(to, ld, ap, lda, bp, ldb, kc, old);                                                            \
+    }
+#endif
+#define AT(i) ap[i * lda + k]
+#define NEXT
+#define B_AT GLOB_CONST
+PRODUCTS(over_channels, __global)
+#undef AT
+#undef NEXT
+#undef B_AT
 #define AT(i) ap[i]
-#define NEXT ap += STRIDE;
-#define PRODUCTS(name, ROWS)                                                                  \
-    static inline void name(E* t, __global const E* ap, __local const E* bp, int kc) {        \
-        const E alpha = 1;                                                                    \
-        const long ldb = NR;                                                                  \
-        SUMS(ROWS)                                                                            \
-        ROWS(KEEP)                                                                            \
-    }
-#define STRIDE 4
-PRODUCTS(products4, ROWS4)
-#undef STRIDE
-#if MR == 12
-#define STRIDE 8
-PRODUCTS(products8, ROWS8)
-#undef STRIDE
-#define STRIDE 12
-PRODUCTS(products12, ROWS12)
-#else
-#define STRIDE 6
-PRODUCTS(products6, ROWS6)
-#endif
-
-static inline void products(int rows, E* t, __global const E* ap, __local const E* bp, int kc) {
-    if (rows == 4) products4(t, ap, bp, kc);
-#if MR == 12
-    else if (rows == 8) products8(t, ap, bp, kc);
-    else products12(t, ap, bp, kc);
-#else
-    else products6(t, ap, bp, kc);
-#endif
-}
-
-// Two neighbours from u to p.
-typedef JOIN(E, 2) PAIR __attribute__((aligned(sizeof(E))));
-#ifdef NARROW
-#define SET2(p, u) JOIN(JOIN(STORE_, NARROW), 2)(*(const PAIR*)(u), p)
-#else
-#define SET2(p, u) (*(__global PAIR*)(p) = *(const PAIR*)(u))
-#endif
-
-// a.s0, b.s0, a.s1, b.s1, ... of the first and of the last halves of a and b.
-static inline T zip_low(T a, T b) {
-#if VW == 16
-    return (T)(a.s0, b.s0, a.s1, b.s1, a.s2, b.s2, a.s3, b.s3, a.s4, b.s4, a.s5, b.s5, a.s6, b.s6, a.s7, b.s7);
-#else
-    return (T)(a.s0, b.s0, a.s1, b.s1, a.s2, b.s2, a.s3, b.s3);
-#endif
-}
-static inline T zip_high(T a, T b) {
-#if VW == 16
-    return (T)(a.s8, b.s8, a.s9, b.s9, a.sa, b.sa, a.sb, b.sb, a.sc, b.sc, a.sd, b.sd, a.se, b.se, a.sf, b.sf);
-#else
-    return (T)(a.s4, b.s4, a.s5, b.s5, a.s6, b.s6, a.s7, b.s7);
-#endif
-}
-
-// Launch: global = (padded rows, groups); F is (groups, 16, padded rows * C).
-__kernel void winograd_filters(__global E* F, __global const S* Wt, long ow, int M, int C) {
-    int row = get_global_id(0), padded = get_global_size(0), g = get_global_id(1), start = 0;
-    while (start + tile_rows(M - start) <= row) start += tile_rows(M - start);
-    int step = tile_rows(M - start);
-    long all = (long)padded * C;
-    F += g * 16 * all + (long)start * C + (row - start);
-    Wt += ow + ((long)g * M + row) * C * 9;
-    for (int c = 0; c < C; c++, F += step) {
-        E w[9], h[4][3];
-        for (int t = 0; t < 9; t++) w[t] = row < M ? LOAD(Wt, c * 9 + t) : (E)0;
-        for (int x = 0; x < 3; x++) {
-            E sum = (w[x] + w[6 + x]) * (E)0.5, mid = w[3 + x] * (E)0.5;
-            h[0][x] = w[x];
-            h[1][x] = sum + mid;
-            h[2][x] = sum - mid;
-            h[3][x] = w[6 + x];
-        }
-        for (int y = 0; y < 4; y++) {
-            E sum = (h[y][0] + h[y][2]) * (E)0.5, mid = h[y][1] * (E)0.5;
-            F[(y * 4) * all] = h[y][0];
-            F[(y * 4 + 1) * all] = sum + mid;
-            F[(y * 4 + 2) * all] = sum - mid;
-            F[(y * 4 + 3) * all] = h[y][2];
-        }
-    }
-}
-
-// 16 vectors at p (ld apart) to q (step apart): B^T d B.
-static inline void transform_patch(__local E* q, int step, __local const E* p) {
-    T r[4][4];
-    for (int x = 0; x < 4; x++) {
-        T d0 = LOC(p + x * NR), d1 = LOC(p + (4 + x) * NR), d2 = LOC(p + (8 + x) * NR), d3 = LOC(p + (12 + x) * NR);
-        r[0][x] = d0 - d2;
-        r[1][x] = d1 + d2;
-        r[2][x] = d2 - d1;
-        r[3][x] = d1 - d3;
-    }
-    for (int y = 0; y < 4; y++, q += 4 * step) {
-        LOC(q) = r[y][0] - r[y][2];
-        LOC(q + step) = r[y][1] + r[y][2];
-        LOC(q + 2 * step) = r[y][2] - r[y][1];
-        LOC(q + 3 * step) = r[y][1] - r[y][3];
-    }
-}
-
-// Two rows of outputs, even and odd columns, of VW tiles: A^T m A with the 16 sums at t, MR * NR apart.
-static inline void transform_sums(T* out, const E* t) {
-    T r[2][4];
-    for (int x = 0; x < 4; x++) {
-        T m0 = PRIV(t + x * MR * NR), m1 = PRIV(t + (4 + x) * MR * NR), m2 = PRIV(t + (8 + x) * MR * NR);
-        r[0][x] = m0 + m1 + m2;
-        r[1][x] = m1 - m2 - PRIV(t + (12 + x) * MR * NR);
-    }
-    for (int y = 0; y < 2; y++) {
-        out[2 * y] = r[y][0] + r[y][1] + r[y][2];
-        out[2 * y + 1] = r[y][1] - r[y][2] - r[y][3];
-    }
-}
-
-// Launch: global = (ceil(Q / nc), groups), local = (1, 1).
-__kernel void winograd(__global S* restrict Y, __global const S* restrict X, __global const E* restrict F,
-                       __global const S* restrict bias, long oy, long ox, long ob, int padded, const Dims D) {
-    __local E V[VMAX], patches[PATCH * 16 * NR];
-    int M = D.M, C = D.C, g = get_global_id(1), step_v = (C + 1) * NR, high = D.mc, wide = D.kstep;
-    long q0 = get_global_id(0) * D.nc, q1 = min(q0 + D.nc, D.Q), all = (long)padded * C;
-    Y += oy + g * M * D.yc;
-    X += ox + g * C * D.xc;
-    F += g * 16 * all;
-    for (long q = q0; q < q1; q += NR) {
-        Lanes L0, L1;
-        find_lanes(&L0, q, q1, &D);
-        find_lanes(&L1, q + VW, q1, &D);
-        for (int c = 0; c < C; c += PATCH) {
-            int n = min(PATCH, C - c);
-            pack_lanes(patches, NR, X, &L0, c * 16, n * 16, &D);
-            pack_lanes(patches + VW, NR, X, &L1, c * 16, n * 16, &D);
-            for (int i = 0; i < n; i++) {
-                transform_patch(V + (c + i) * NR, step_v, patches + i * 16 * NR);
-                transform_patch(V + (c + i) * NR + VW, step_v, patches + i * 16 * NR + VW);
-            }
-        }
-        long off[NR];
-        int ty[NR], tx[NR], count = min((long)NR, q1 - q);
-        for (int j = 0; j < count; j++) {
-            long n = (q + j) / (D.Ho * D.Wo);
-            int p = (q + j) - n * (D.Ho * D.Wo);
-            ty[j] = p / (int)D.Wo * 2;
-            tx[j] = p % (int)D.Wo * 2;
-            off[j] = n * D.yn + ty[j] * D.yh + tx[j] * D.yw;
-        }
-        for (int m = 0, step; m < M; m += step) {
-            E t[16 * MR * NR];
-            step = tile_rows(M - m);
-            for (int i = 0; i < 16; i++)
-                products(step, t + i * MR * NR, F + i * all + (long)m * C, V + i * step_v, C);
-            for (int i = 0; i < min(step, M - m); i++)
-                for (int j = 0; j < count; j += VW) {
-                    T out[4];
-                    transform_sums(out, t + i * NR + j);
-#ifdef EPILOGUE
-                    E b = D.has_bias ? (E)LOAD(bias, ob + g * M + m + i) : (E)0;
-                    for (int k = 0; k < 4; k++) out[k] = activate(out[k] + b, D.act);
-#endif
-                    __global S* y = Y + (m + i) * D.yc;
-                    int whole = j + VW <= count && D.yw == 1 && off[j + VW - 1] == off[j] + 2 * VW - 2;
-                    if (whole && tx[j] + 2 * VW <= wide && ty[j] + 2 <= high) {
-                        for (int r = 0; r < 2; r++) {
-                            T a = out[2 * r], b = out[2 * r + 1];
-                            SET(y + off[j] + r * D.yh, zip_low(a, b));
-                            SET(y + off[j] + r * D.yh + VW, zip_high(a, b));
-                        }
-                        continue;
-                    }
-                    for (int r = 0; r < 2; r++) {
-                        E u[2 * VW];
-                        PRIV(u) = zip_low(out[2 * r], out[2 * r + 1]);
-                        PRIV(u + VW) = zip_high(out[2 * r], out[2 * r + 1]);
-                        for (int l = 0; l < min(VW, count - j); l++) {
-                            __global S* to = y + off[j + l] + r * D.yh;
-                            if (ty[j + l] + r >= high) continue;
-                            if (D.yw == 1 && tx[j + l] + 1 < wide) { SET2(to, u + 2 * l); continue; }
-                            STORE(to, 0, u[2 * l]);
-                            if (tx[j + l] + 1 < wide) STORE(to, D.yw, u[2 * l + 1]);
-                        }
-                    }
-                }
-        }
-    }
-}
+#define NEXT ap += lda;
+#define B_AT LOC
+PRODUCTS(over_tiles, __local)

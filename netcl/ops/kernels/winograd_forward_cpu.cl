@@ -1,0 +1,98 @@
+// winograd_forward_cpu.cl: Y = A^T [F . V] A for CPU devices. Follows winograd_cpu.cl.
+
+// F (groups, panels of NR outputs, 36, C * NR + VW) of weights (groups * M, C, 3, 3). Launch: global = (panels, groups).
+#define FILTER_STEP(C) ((C) * NR + VW)
+__kernel void winograd_filters(__global E* F, __global const S* W, long ow, int M, int C) {
+    __local E taps[72 * NR];
+    int panel = get_global_id(0), g = get_global_id(1), m = panel * NR, apart = FILTER_STEP(C);
+    W += ow + ((long)g * M + m) * C * 9;
+    F += ((long)g * get_global_size(0) + panel) * POINTS * apart;
+    for (int c = 0; c < C; c += 8) {
+        int channels = min(8, C - c), outs = min(NR, M - m);
+        if (outs < NR) for (int i = 0; i < 72 * NR; i++) taps[i] = 0;
+        copy_block(taps, NR, W + c * 9, channels * 9, outs, 1, C * 9);
+        for (int i = 0; i < channels; i++)
+            for (int h = 0; h < NR; h += VW) {
+                T r[6][3];
+                __local const E* s = taps + i * 9 * NR + h;
+                __global E* to = F + (c + i) * NR + h;
+#pragma unroll
+                for (int x = 0; x < 3; x++) TAPS_AXIS(COLUMN, LOC(s + x * NR), LOC(s + (3 + x) * NR), LOC(s + (6 + x) * NR))
+#define FILTER(k, value) GLOB(to + (6 * y + k) * apart) = value
+#pragma unroll
+                for (int y = 0; y < 6; y++) TAPS_AXIS(FILTER, r[y][0], r[y][1], r[y][2])
+            }
+    }
+}
+
+// VW channels of `high` rows of `wide` pixels at s (pixels follow each other) to y, turned back.
+INLINE void store_band(__global S* y, __local const E* s, int high, int wide, int left, const Tiles* D) {
+    int flat = D->yh == wide && D->yw == 1, count = flat ? high * wide : wide;
+    for (int r = 0; r < (flat ? 1 : high); r++, y += D->yh, s += wide * VW)
+        for (int c = 0; c < min(VW, left); c += 8) {
+            int j = 0, channels = min(8, left - c);
+            __global S* to = y + c * D->yc;
+            if (channels == 8 && D->yw == 1) {
+                for (; j + 8 <= count; j += 8) turn_back(to + j, D->yc, s + j * VW + c, VW);
+                if (j < count && count >= 8) turn_back(to + count - 8, D->yc, s + (count - 8) * VW + c, VW);
+                if (count >= 8) continue;
+            }
+            for (int k = 0; k < channels; k++)
+                for (int i = j; i < count; i++) STORE(to, k * D->yc + i * D->yw, s[i * VW + c + k]);
+        }
+}
+
+// Launch: global = (ceil(Q / each), ceil(M / OB), groups), local = (1, 1, 1); each <= TB.
+__kernel void winograd(__global S* restrict Y, __global const S* restrict X, __global const E* restrict F,
+                       __global const S* restrict bias, long oy, long ox, long ob, const Tiles D) {
+    __local E V[POINTS * APART(TB, LDV)], P[POINTS * APART(TB, OB)], band[6 * PITCH * VW];
+    int M = D.M, C = D.C, g = get_global_id(2), m0 = get_global_id(1) * OB, m1 = min(m0 + OB, M), apart = FILTER_STEP(C);
+    long q0 = get_global_id(0) * D.each, q1 = min(q0 + D.each, D.Q), panels = (M + NR - 1) / NR;
+    Y += oy + g * M * D.yc;
+    X += ox + g * C * D.xc;
+    F += g * panels * POINTS * apart;
+    for (int c = 0; c < C; c += CB) {
+        int kc = min(CB, C - c);
+        patches(V, LDV, band, X, q0, q1, c, c + kc, D.H, D.W, D.xn, D.xc, D.xh, D.xspan - g * C * D.xc, &D);
+        for (int m = m0; m < m1; m += NR)
+            for (int i = 0; i < POINTS; i++) {
+                __global const E* f = F + ((long)(m / NR) * POINTS + i) * apart + c * NR;
+                for (int t = 0, step; t < q1 - q0; t += step) {
+                    step = tile_rows(q1 - q0 - t);
+                    over_channels(step, P + i * APART(TB, OB) + t * OB + (m - m0), OB, V + i * APART(TB, LDV) + t * LDV, LDV, f, NR, kc, c > 0);
+                }
+            }
+    }
+    for (long q = q0; q < q1;) {
+        Run run = find_run(q, q1, &D);
+        int high = min(4, (int)D.Ho - 4 * run.y), wide = min(4 * run.count, (int)D.Wo - 4 * run.x);
+        for (int m = m0; m < m1; m += VW) {
+#ifdef EPILOGUE
+            T b = (T)(0);
+            if (D.has_bias)
+                for (int k = 0; k < min(VW, m1 - m); k++) ((E*)&b)[k] = LOAD(bias, ob + g * M + m + k);
+#endif
+            for (int t = 0; t < run.count; t++) {
+                __local const E* p = P + (q - q0 + t) * OB + (m - m0);
+                T r[4][6], out[4][4];
+#define D(k) LOC(p + (6 * k + x) * APART(TB, OB))
+#pragma unroll
+                for (int x = 0; x < 6; x++) SUMS_AXIS(COLUMN, D(0), D(1), D(2), D(3), D(4), D(5))
+#undef D
+#define OUT(k, value) out[y][k] = value
+#pragma unroll
+                for (int y = 0; y < 4; y++) SUMS_AXIS(OUT, r[y][0], r[y][1], r[y][2], r[y][3], r[y][4], r[y][5])
+                int columns = min(4, wide - 4 * t);
+                for (int y = 0; y < high; y++)
+                    for (int x = 0; x < columns; x++) {
+#ifdef EPILOGUE
+                        out[y][x] = activate(out[y][x] + b, D.act);
+#endif
+                        LOC(band + (y * wide + 4 * t + x) * VW) = out[y][x];
+                    }
+            }
+            store_band(Y + run.n * D.yn + 4 * run.y * D.yh + 4 * run.x * D.yw + m * D.yc, band, high, wide, m1 - m, &D);
+        }
+        q += run.count;
+    }
+}
