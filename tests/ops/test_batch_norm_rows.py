@@ -11,7 +11,7 @@ from netcl.core.tensor import Tensor
 from netcl.ops.batch_norm import batch_norm, batch_norm_grad
 
 CPUS = [i for i, profile in enumerate(manager.profiles) if profile.kind == "cpu"]
-TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
+TOLERANCE = {"bfloat16": 0.032, "float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
 
 
 @pytest.fixture(params=[(i, width) for i in CPUS for width in (8, 16)], ids=str)
