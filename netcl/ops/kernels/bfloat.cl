@@ -1,5 +1,5 @@
 // bfloat.cl: bfloat16, the upper half of a float, as floats. Stores round to nearest even; what is too large becomes
-// infinite, and NaN the quiet NaN of its sign. Integer arithmetic, which no compiler option for floats weakens.
+// infinite, and NaN a quiet NaN of its sign.
 //   LOAD_BFLOAT(p, i), STORE_BFLOAT(p, i, v)  element i
 //   LOAD_BFLOAT4(p), STORE_BFLOAT4(v, p)      vectors of 2, 4, 8 or 16 at any address
 //   LOAD_BFLOAT4A(p), STORE_BFLOAT4A(v, p)    four at an aligned address
@@ -8,7 +8,7 @@ typedef ushort bfloat;
 static inline float widen_bfloat(ushort x) { return as_float((uint)x << 16); }
 static inline ushort narrow_bfloat(float v) {
     uint u = as_uint(v);
-    return (u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 & 0x8000u) | 0x7fc0u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+    return (v != v ? u | 0x400000u : u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 #define LOAD_BFLOAT(p, i) widen_bfloat((p)[i])
 #define STORE_BFLOAT(p, i, v) ((p)[i] = narrow_bfloat(v))
@@ -21,14 +21,13 @@ static inline ushort narrow_bfloat(float v) {
 #ifndef BFLOAT_AS
 #define BFLOAT_AS(T, x) convert_##T(x)
 #endif
-#define BFLOATS(N)                                                                              \
-    typedef ushort##N BFLOAT##N __attribute__((aligned(2)));                                    \
+#define BFLOATS(N)                                                                                           \
+    typedef ushort##N BFLOAT##N __attribute__((aligned(2)));                                                 \
     static inline float##N widen_bfloat##N(ushort##N x) { return as_float##N(BFLOAT_AS(uint##N, x) << 16); } \
-    static inline ushort##N narrow_bfloat##N(float##N v) {                                      \
-        uint##N u = as_uint##N(v);                                                              \
-        uint##N quiet = (u >> 16 & 0x8000u) | 0x7fc0u, near = (u + 0x7fffu + (u >> 16 & 1u)) >> 16; \
-        u = (u & 0x7fffffffu) > 0x7f800000u ? quiet : near;                                     \
-        return BFLOAT_AS(ushort##N, u);                                                         \
+    static inline ushort##N narrow_bfloat##N(float##N v) {                                                   \
+        uint##N u = as_uint##N(v);                                                                           \
+        u = (v != v ? u | 0x400000u : u + 0x7fffu + (u >> 16 & 1u)) >> 16;                                   \
+        return BFLOAT_AS(ushort##N, u);                                                                      \
     }
 BFLOATS(2)
 BFLOATS(4)
