@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.timing import rouse
+
 SOURCE = """
 typedef VECTOR V __attribute__((aligned(4)));
 __kernel void copy(__global const float* restrict x, __global float* restrict y, int n) {
@@ -31,8 +33,7 @@ LOOP, VECTORS = 20000, 10
 
 def best_of(queue: Any, runs: int, enqueue: Any) -> float:
     """Seconds of the fastest of `runs` launches."""
-    enqueue()
-    queue.finish()
+    rouse(enqueue, queue.finish)
     best = float("inf")
     for _ in range(runs):
         start = time.perf_counter()
