@@ -150,13 +150,17 @@ def _attention(name: str, target: float | None, **how: Any) -> GpuCase:
     return GpuCase(f"attention {name}", partial(attention, **how), target)
 
 
+FLOATS = ("float32", "float16", "bfloat16")
 CASES = (
     *_norms("layer_norm", 4096, "float32", (1.3, 1.1)),
     *_norms("rms_norm", 4096, "float32", (1.3, 1.1)),
     *_norms("layer_norm", 768, "float16", (None, None)),
-    *(case for op in ("batch_norm", "group_norm") for dtype in ("float32", "float16") for case in _channels(op, dtype)),
+    *_norms("layer_norm", 768, "bfloat16", (None, None)),
+    *(case for op in ("batch_norm", "group_norm") for dtype in FLOATS for case in _channels(op, dtype)),
     _attention("fp16 forward", 0.7, both=False, dtype="float16"),
     _attention("fp16 both", 0.6, both=True, dtype="float16"),
+    _attention("bf16 forward", 0.7, both=False, dtype="bfloat16"),
+    _attention("bf16 both", 0.6, both=True, dtype="bfloat16"),
     _attention("fp32 forward", 1.5, both=False, dtype="float32"),
     _attention("fp32 both", 1.3, both=True, dtype="float32"),
     _attention("portable fp16 forward", None, both=False, dtype="float16", units=False),

@@ -69,21 +69,21 @@ def cross_entropy(env: Env, rows: int, classes: int) -> Pair:
     return Pair(ours, theirs, errors, bytes=4.0 * rows * classes * 3)
 
 
-def chain(env: Env, n: int) -> Pair:
+def chain(env: Env, n: int, dtype: str = "float32") -> Pair:
     """relu(x * 0.5) + 1 compiled by netcl against a copy of as many bytes by PyTorch: the ratio is a share of it."""
     import netcl.autograd as ag
     from netcl.autograd.compiler import jit_compile
     from netcl.core.tensor import Tensor
 
     torch, host = env.torch, np.random.default_rng(0).standard_normal(1 << 20, np.float32)
-    x = torch.from_numpy(np.tile(host, n >> 20)).to("cuda")
-    out = torch.empty_like(x)
-    mine = ag.tensor(Tensor.from_host(env.queue, np.tile(host, n >> 20)))
+    x = torch.from_numpy(np.tile(host, n >> 20)).to("cuda").to(getattr(torch, dtype))
+    out, host = torch.empty_like(x), host.astype(dtype)
+    mine, wanted = ag.tensor(Tensor.from_host(env.queue, np.tile(host, n >> 20))), host.astype(np.float32)
     compiled = jit_compile(lambda x: ag.add(ag.relu(ag.mul(x, 0.5)), 1.0))
     errors = lambda: (  # noqa: E731
-        float(np.abs(compiled(mine).value.to_host()[-(1 << 20) :] - (np.maximum(host * 0.5, 0) + 1)).max()), 0.0,
+        float(np.abs(compiled(mine).value.to_host()[-(1 << 20) :] - (np.maximum(wanted * 0.5, 0) + 1)).max()), 0.0,
     )  # fmt: skip
-    return Pair(lambda: compiled(mine), lambda: out.copy_(x), errors, bytes=8.0 * n)
+    return Pair(lambda: compiled(mine), lambda: out.copy_(x), errors, bytes=2.0 * n * host.itemsize)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -280,14 +280,18 @@ CASES = (
     _case("softmax (8192,4096) backward", 1.1, softmax, rows=8192, n=4096, part="backward"),
     _case("cross-entropy (8192,50304) both", 1.2, cross_entropy, rows=8192, classes=50304),
     _case("chain on 256M, jit, share of a copy", 0.95, chain, n=1 << 28),
+    _case("chain on 256M fp16, jit, share of a copy", 0.95, chain, n=1 << 28, dtype="float16"),
+    _case("chain on 256M bf16, jit, share of a copy", 0.95, chain, n=1 << 28, dtype="bfloat16"),
     _case("MLP batch 32 against eager", 10.0, perceptron, batch=32, graph=False),
     _case("MLP batch 32 against a CUDA graph", 1.0, perceptron, batch=32, graph=True),
     _case("MLP batch 512 against eager", 10.0, perceptron, batch=512, graph=False),
     _case("MLP batch 512 against a CUDA graph", 1.0, perceptron, batch=512, graph=True),
     _case("residual stage fp32", 1.2, residual_stage, dtype="float32"),
     _case("residual stage fp16", 0.9, residual_stage, dtype="float16"),
+    _case("residual stage bf16", 0.9, residual_stage, dtype="bfloat16"),
     _case("decoder layer fp32 high", 1.5, decoder_layer, dtype="float32"),
     _case("decoder layer fp16", 0.6, decoder_layer, dtype="float16"),
+    _case("decoder layer bf16", 0.6, decoder_layer, dtype="bfloat16"),
 )
 
 

@@ -105,7 +105,8 @@ def test_winograd_at_the_borders_of_tiles(cl_queue, size, vector):
     with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
         for wide, c, o in ((4, 16, 33), (size, 25, 16), (21, 31, 47)):
             check(cl_queue, (2, c, size, wide), (o, c, 3, 3), padding=1)
-        check(cl_queue, (1, 18, size + 2, 9), (17, 18, 3, 3), dtype="float16")
+        for dtype in ("float16", "bfloat16"):
+            check(cl_queue, (1, 18, size + 2, 9), (17, 18, 3, 3), dtype=dtype)
 
 
 def test_winograd_for_few_and_for_many_tiles(cl_queue):

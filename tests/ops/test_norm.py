@@ -71,7 +71,9 @@ def test_layer_norm(queue, shape, dtype):
         close(a.to_host(), e, dtype, x.size // shape[-1])
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((2, 5, 8), "float32"), ((2, 8207), "float32"), ((9, 65), "float16")])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2, 5, 8), "float32"), ((2, 8207), "float32"), ((9, 65), "float16"), ((9, 64), "bfloat16")]
+)
 def test_rms_norm(queue, shape, dtype):
     (x, w, g), (tx, tw, tg) = sample(queue, dtype, shape, shape[-1:], shape)
     y, _, r, h = row_norm(x, w, 0, 1e-6, rms=True)
@@ -97,13 +99,13 @@ def test_row_norms_take_views_axes_and_float_weights(queue):
         close(a.to_host(), e, "float32")
     cut = layer_norm(tx[1:, 1:, :, 1])[0]  # rows of stride 3 at an odd offset
     close(cut.to_host(), row_norm(x[1:, 1:, :, 1], 1, 0, 1e-5)[0], "float32")
-    half = tx.astype("float16")
-    y, *_ = row_norm(half.to_host().astype(np.float64), np.ones(3), 0, 1e-5)
-    ones = Tensor.ones(queue, (3,))
-    got = layer_norm(half, ones)
-    assert (got[0].dtype, got[1].dtype) == (np.float16, np.float32)
-    close(got[0].to_host(), y, "float16")
-    assert layer_norm_grad(half, half, got[1], got[2], ones)[1].dtype == np.float32
+    for dtype, weights in (("float16", "float32"), ("bfloat16", "float32"), ("bfloat16", "float16")):
+        narrow, ones = tx.astype(dtype), Tensor.ones(queue, (3,), weights)
+        y, *_ = row_norm(narrow.to_host().astype(np.float64), np.ones(3), 0, 1e-5)
+        got = layer_norm(narrow, ones)
+        assert (got[0].dtype, got[1].dtype) == (dtype, np.float32)
+        close(got[0].to_host(), y, dtype)
+        assert layer_norm_grad(narrow, narrow, got[1], got[2], ones)[1].dtype == weights
 
 
 def test_needs_and_missing_parameters(queue):
