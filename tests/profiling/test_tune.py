@@ -11,7 +11,7 @@ from netcl.core.errors import DeviceError, NetclError
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
-from netcl.profiling import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner
+from netcl.profiling import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner, tune
 from netcl.runtime.cache import cacher, get_kernel
 
 SOURCE = "__kernel void twice(__global float* a, int n) { int i = get_global_id(0); if (i < n) a[i] *= 2; }"
@@ -63,8 +63,15 @@ def test_results_are_kept_by_device_kernel_and_size(cl_queue, kernel):
         AutoTuner().tune_all()
 
 
-def test_rows_are_searched_and_saved_beside_what_was_there(queue, tmp_path):
-    x, path = Tensor.ones(queue, (1 << 12,)), tmp_path / "new" / "tuning.json"
+def test_rows_are_searched_and_saved_beside_what_was_there(queue, tmp_path, monkeypatch):
+    x, path, work = Tensor.ones(queue, (1 << 12,)), tmp_path / "new" / "tuning.json", []
+
+    def measure(timer, run, runs):  # counted, not timed: a busy machine must not choose
+        work.clear()
+        run()
+        return float(len(work))
+
+    monkeypatch.setattr(tune.EventTimer, "measure", measure)
 
     def prepare(row):
         if row["WG"] == 3:
@@ -72,13 +79,13 @@ def test_rows_are_searched_and_saved_beside_what_was_there(queue, tmp_path):
 
         def run():
             for _ in range(row["WG"]):
-                E.exp(x)
+                work.append(E.exp(x))
 
         return run
 
     tuner = AutoTuner(queue)
     row, tried = tuner.search("mine", [{"WG": 60}, {"WG": 1}, {"WG": 3}], prepare)
-    assert row == {"WG": 1} and len(tried) == 2
+    assert row == {"WG": 1} and tried == {"{'WG': 60}": 60.0, "{'WG': 1}": 1.0}
     tuner.save(path)
     device = profile_of(queue).name
     assert json.loads(path.read_text()) == {"mine": {device: {"WG": 1}}}
