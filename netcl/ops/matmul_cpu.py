@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
 FEW = 64  # rows up to which operands are read where they lie
+# For the tallest register tile: rows of the next tile when 1, 2, ... rows remain; with more it is the tallest.
+HEIGHTS = {6: (4,) * 4 + (6,) * 2 + (4,) * 2, 12: (4,) * 4 + (8,) * 4 + (12,) * 4 + (8,) * 4}
 PAGE = 4096  # bytes after which addresses fall on the same sets of a first-level cache
 ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late leaves little to wait for
 # Measured costs in cycles: of copying an element of A, and NR elements of B; of a work-item, and of one that does not
@@ -75,7 +77,8 @@ def in_place(p: Product, row: dict[str, int]) -> tuple[bool, bool]:
     same sets of the first-level cache.
     """
     b = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype not in NARROW
-    whole = p.m % row["MR"] in (0, 4, 8)  # as `tile_rows` of panel_cpu.cl cuts them
+    rest = p.m % row["MR"]
+    whole = rest == 0 or HEIGHTS[row["MR"]][rest - 1] == rest
     a = b and whole and p.a[1] == 1 and p.a[0] * p.dtype.itemsize % PAGE != 0 and not (p.mask or p.sums)
     return a, b
 
@@ -93,6 +96,7 @@ def program(profile: DeviceProfile, *files: str, dtype: DType, epilogue: bool, *
     defines |= sizes(profile, dtype)
     width, masks = defines["VW"], MASKS[element]
     defines |= {"S": C_NAME[dtype], "E": element, "MASK": masks, "MASKS": f"{masks}{width}"}
+    defines["HEIGHTS"] = ", ".join(map(str, HEIGHTS[defines["MR"]]))
     defines["VECTOR"] = f"{element}{width}"
     if not epilogue:
         return sources.load("panel_cpu.cl", *files, **defines)

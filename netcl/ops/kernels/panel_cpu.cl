@@ -197,14 +197,9 @@ MICRO(micro12, ROWS12)
 MICRO(micro6, ROWS6)
 #endif
 
-// Rows of the next tile when `left` rows remain.
-static inline int tile_rows(int left) {
-#if MR == 12
-    return left <= 4 ? 4 : left <= 8 || (left > 12 && left <= 16) ? 8 : MR;
-#else
-    return left <= 4 || left == 7 || left == 8 ? 4 : MR;
-#endif
-}
+// Rows of the next tile when `left` rows remain: HEIGHTS[left - 1], or MR behind the list.
+__constant uchar heights[] = {HEIGHTS};
+static inline int tile_rows(int left) { return left <= sizeof(heights) ? heights[left - 1] : MR; }
 
 static inline void micro(int rows, E* t, A_OF ap, long lda, B_OF bp, long ldb, int kc, E alpha, __global E* to, long ld,
                          int old) {
