@@ -25,7 +25,7 @@ FORWARD = (*(None,) * 4, *(INT64,) * 3, RECORD)
 FILTERS = (None, None, INT64, INT32, INT32)
 WEIGHTS = (*(None,) * 3, INT64, INT64, RECORD)
 POINTS = 36
-LEAST = 16  # channels in and out from which the transforms pay
+LEAST, PAIRS = 8, 144  # channels in and out, and products of these, from which the transforms pay
 MANY = 32  # tiles that pay for writing and reading filters in memory
 BAND = 4 * 16 * 6 * 73  # bytes of the turned pixels
 COSTS = {
@@ -48,7 +48,8 @@ def fits(g: Geometry, dtype: DType, queue: Any) -> bool:
         return False
     if any(cost.local(dict(cost.shrink)) > profile_of(queue).local_mem for cost in COSTS.values()):
         return False
-    return min(g.c, g.o) // g.groups >= LEAST and min(g.out) >= 3
+    per, outs = g.c // g.groups, g.o // g.groups
+    return min(per, outs) >= LEAST and per * outs >= PAIRS and min(g.out) >= 3
 
 
 def pays(g: Geometry, queue: Any) -> bool:

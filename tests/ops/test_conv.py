@@ -87,6 +87,8 @@ WINOGRAD = {
     "many channels": ((1, 130, 6, 8), (64, 130, 3, 3), {"padding": 1}),
     "several blocks of channels": ((1, 150, 4, 7), (150, 150, 3, 3), {"padding": 1}),
     "wider than a band": ((1, 16, 5, 131), (16, 16, 3, 3), {"padding": 1}),
+    "fewest channels": ((2, 8, 9, 18), (18, 8, 3, 3), {"padding": 1}),
+    "fewest outputs": ((2, 19, 9, 18), (8, 19, 3, 3), {"padding": 1}),
     "many small images": ((50, 16, 3, 5), (16, 16, 3, 3), {"padding": 1}),
 }
 
