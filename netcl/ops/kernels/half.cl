@@ -33,8 +33,29 @@ typedef half HALF16 __attribute__((ext_vector_type(16), aligned(2)));
 #define LOAD_HALF8(p) __builtin_convertvector(*(__global const HALF8*)(p), float8)
 #define LOAD_HALF16(p) __builtin_convertvector(*(__global const HALF16*)(p), float16)
 #define STORE_HALF4(v, p) (*(__global HALF4*)(p) = __builtin_convertvector(v, HALF4))
+#if __has_builtin(__builtin_ia32_vcvtps2ph256) && defined(__F16C__)
+// Names the instruction: where halves are converted in and out around a float operation, LLVM would do that operation on
+// halves, one by one.
+typedef float FLOATS8 __attribute__((vector_size(32)));
+typedef short BITS8 __attribute__((vector_size(16), aligned(2)));
+#define STORE_HALF8(v, p) (*(__global BITS8*)(p) = __builtin_ia32_vcvtps2ph256(__builtin_astype((float8)(v), FLOATS8), 0))
+#if __has_builtin(__builtin_ia32_vcvtps2ph512_mask) && defined(__AVX512F__)
+typedef float FLOATS16 __attribute__((vector_size(64)));
+typedef short BITS16 __attribute__((vector_size(32), aligned(2)));
+#define NO_BITS16 __builtin_astype((short16)(0), BITS16)
+#define STORE_HALF16(v, p) \
+    (*(__global BITS16*)(p) = __builtin_ia32_vcvtps2ph512_mask(__builtin_astype((float16)(v), FLOATS16), 0, NO_BITS16, -1))
+#else
+static inline void store_half16(__global half* p, float16 v) {
+    STORE_HALF8(v.lo, p);
+    STORE_HALF8(v.hi, p + 8);
+}
+#define STORE_HALF16(v, p) store_half16(p, v)
+#endif
+#else
 #define STORE_HALF8(v, p) (*(__global HALF8*)(p) = __builtin_convertvector(v, HALF8))
 #define STORE_HALF16(v, p) (*(__global HALF16*)(p) = __builtin_convertvector(v, HALF16))
+#endif
 #define ROUND_HALF4(v) __builtin_convertvector(__builtin_convertvector(v, HALF4), float4)
 #define ROUND_HALF8(v) __builtin_convertvector(__builtin_convertvector(v, HALF8), float8)
 #define ROUND_HALF16(v) __builtin_convertvector(__builtin_convertvector(v, HALF16), float16)
