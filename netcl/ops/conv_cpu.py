@@ -74,7 +74,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     if depthwise_cpu.fits(form, queue):
         return depthwise_cpu.weight_grad(dw, g, x, form)
     sums = _kernel(queue, "conv_weights_sum", g.dtype, False, SUM)
-    if winograd_cpu.fits(form, g.dtype, queue):
+    if winograd_cpu.fits(form, g.dtype, queue) and winograd_cpu.weights_pay(form):
         part, splits = winograd_cpu.weight_sums(g, x, form)
     else:
         key = ("conv_cpu weights", form, x.strides, g.dtype)

@@ -27,6 +27,7 @@ WEIGHTS = (*(None,) * 3, INT64, INT64, RECORD)
 POINTS = 36
 LEAST, PAIRS = 8, 144  # channels in and out, and products of these, from which the transforms pay
 MANY = 32  # tiles that pay for writing and reading filters in memory
+FEW = 128  # tiles below which gradients of weights are direct: see `weights_pay`
 BAND = 4 * 16 * 6 * 73  # bytes of the turned pixels
 COSTS = {
     "winograd_cpu": tuning.Footprint(
@@ -56,6 +57,15 @@ def pays(g: Geometry, queue: Any) -> bool:
     """Whether they are also faster forward: transformed filters that no cache holds must serve many tiles."""
     filters = 4 * POINTS * g.o * g.c // g.groups
     return filters <= profile_of(queue).cache or g.n * prod(_tiles(g)) >= MANY
+
+
+def weights_pay(g: Geometry) -> bool:
+    """Whether weight gradients are to be computed so, where `fits`.
+
+    In a few small images many weights meet nothing but zeros. Direct sums give them a gradient of exactly zero, the
+    transforms one of 1e-6 of their neighbours', and Adam, which divides by its size, would make steps of that.
+    """
+    return g.n * prod(_tiles(g)) >= FEW
 
 
 def _blocks(kernel: str, profile: DeviceProfile) -> tuning.Row:

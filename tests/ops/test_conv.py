@@ -10,6 +10,7 @@ from conv_reference import ACTIVATIONS, Reference, close, values
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
+from netcl.ops import winograd_cpu
 from netcl.ops.conv import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.conv_shape import geometry, residues
 
@@ -78,6 +79,12 @@ def test_other_floats(queue, case, dtype):
     check(queue, x_shape, w_shape, dtype, **options)
 
 
+@pytest.fixture
+def any_tiles(monkeypatch):
+    """Weight gradients by Winograd's form however few tiles there are."""
+    monkeypatch.setattr(winograd_cpu, "FEW", 0)
+
+
 WINOGRAD = {
     "even": ((2, 16, 8, 8), (16, 16, 3, 3), {"padding": 1}),
     "odd": ((3, 17, 7, 9), (19, 17, 3, 3), {"padding": 1}),
@@ -93,6 +100,7 @@ WINOGRAD = {
 }
 
 
+@pytest.mark.usefixtures("any_tiles")
 @pytest.mark.parametrize("case", list(WINOGRAD))
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_winograd_sizes(queue, case, dtype):
@@ -100,6 +108,7 @@ def test_winograd_sizes(queue, case, dtype):
     check(queue, x_shape, w_shape, dtype, **options)
 
 
+@pytest.mark.usefixtures("any_tiles")
 @pytest.mark.parametrize("vector", [8, 16])
 @pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 9, 15, 16, 17])
 def test_winograd_at_the_borders_of_tiles(cl_queue, size, vector):
@@ -111,6 +120,7 @@ def test_winograd_at_the_borders_of_tiles(cl_queue, size, vector):
             check(cl_queue, (1, 18, size + 2, 9), (17, 18, 3, 3), dtype=dtype)
 
 
+@pytest.mark.usefixtures("any_tiles")
 def test_winograd_for_few_and_for_many_tiles(cl_queue):
     """Filters that no cache holds are transformed for many tiles only."""
     with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), cache=1 << 10)):
@@ -118,6 +128,7 @@ def test_winograd_for_few_and_for_many_tiles(cl_queue):
         check(cl_queue, (9, 16, 9, 9), (20, 16, 3, 3), padding=1)
 
 
+@pytest.mark.usefixtures("any_tiles")
 @pytest.mark.parametrize("local", [1 << 15, 1 << 17, 1 << 18])
 def test_winograd_with_little_local_memory(cl_queue, local):
     """Smaller blocks, or the direct form where none fits."""
@@ -141,6 +152,21 @@ def test_winograd_rounds_little(cl_queue):
         assert np.abs(error).max() <= 5e-6 * np.abs(expected).max()
 
 
+def test_weights_that_meet_nothing_have_no_gradient(cl_queue):
+    """A few images that are zero but at one pixel: exactly zero, which transforms would not give."""
+    x = np.zeros((3, 16, 8, 8), np.float32)
+    x[:, :, 0, 0] = values((3, 16))
+    g = values((3, 20, 8, 8), seed=1)
+    g[:, :, 0, 0] = 0
+    dw = conv2d_weight_grad(Tensor.from_host(cl_queue, g), Tensor.from_host(cl_queue, x), (20, 16, 3, 3), padding=1)
+    ref = Reference(x.shape, (20, 16, 3, 3), padding=1).weight_grad(g, x)
+    met = np.zeros((3, 3), bool)
+    met[0, :2] = met[:2, 0] = True  # the outputs beside the pixel
+    met[1, 1] = False  # the one at it
+    assert (ref[..., met] != 0).any() and (dw.to_host()[..., ~met] == 0).all()
+    close(dw, ref, terms=12)
+
+
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
 def test_winograd_bias_activation_and_views(queue, activation):
     x, w, b = values((2, 20, 13, 18)), values((18, 20, 3, 3), seed=1) / 8, values((18,), seed=2)
@@ -156,6 +182,7 @@ def test_widths_round_the_vectors(queue, width):
     check(queue, (2, 2, 3, width), (7, 2, 3, 3), padding=1)
 
 
+@pytest.mark.usefixtures("any_tiles")
 @pytest.mark.parametrize("vector", [8, 16])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_registers_of_both_widths(cl_queue, vector, dtype):
