@@ -13,7 +13,7 @@ from netcl.core.dtypes import is_float
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import matmul_gpu
+from netcl.ops import matmul_cpu, matmul_gpu
 from netcl.ops.matmul import gemm, linear, linear_keeping, matmul
 from netcl.ops.matmul_cpu import macro_tile
 
@@ -307,6 +307,37 @@ def test_registers_of_both_widths(cl_queue, vector, dtype):
                 close(matmul(put(cl_queue, a, left), put(cl_queue, b, right)), expected, dtype, k)
             y = linear(put(cl_queue, a), put(cl_queue, b.T.copy()), put(cl_queue, bias), "relu")
             close(y, np.maximum(expected + bias.astype("f8"), 0), dtype, k)
+
+
+@pytest.mark.parametrize("vector", [8, 16])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_panels_copied_once_for_all_rows(monkeypatch, cl_queue, vector, dtype):
+    """Around the borders of panels, of what is copied at once and of blocks of k; with all that a launch can add."""
+    monkeypatch.setattr(matmul_cpu, "OFTEN", 1)
+    names = []
+    monkeypatch.setattr(opencl, "hooks", [lambda kernel, *_: names.append(kernel.name)])
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), kind="cpu", vector=vector)):
+        for m, n, k in ((65, 1, 1), (66, 31, 255), (80, 33, 257), (97, 127, 40), (70, 129, 529), (400, 16, 8)):
+            a, b, bias = values((m, k), dtype), values((k, n), dtype, 1), values((n,), dtype, 2)
+            expected = a.astype("f8") @ b.astype("f8")
+            for left, right in (("", ""), ("transposed", "transposed"), ("", "strided"), ("strided", "reversed")):
+                close(matmul(put(cl_queue, a, left), put(cl_queue, b, right)), expected, dtype, k)
+            y = linear(put(cl_queue, a), put(cl_queue, b.T.copy()), put(cl_queue, bias), "relu")
+            close(y, np.maximum(expected + bias.astype("f8"), 0), dtype, k)
+            out = put(cl_queue, expected.astype(dtype))
+            gemm(put(cl_queue, a), put(cl_queue, b), out=out, alpha=0.5, accumulate=True)
+            close(out, 1.5 * expected, dtype, k)
+    assert names == ["gemm_pack", "gemm"] * 36
+
+
+def test_many_rows_share_one_copy_of_the_right_operand(monkeypatch, cl_queue):
+    names = []
+    monkeypatch.setattr(opencl, "hooks", [lambda kernel, *_: names.append(kernel.name)])
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), kind="cpu")):
+        a, b = values((1900, 40)), values((40, 70), seed=1)
+        close(matmul(put(cl_queue, a), put(cl_queue, b)), a.astype("f8") @ b.astype("f8"), k=40)
+        matmul(put(cl_queue, a[:100]), put(cl_queue, b))
+    assert names == ["gemm_pack", "gemm", "gemm"]
 
 
 @pytest.mark.parametrize("units", [1, 2, 64])

@@ -44,6 +44,23 @@ static inline void sum_rows(__global S* sums, __local const E* d, int rows, int 
     }
 }
 
+// With B_PACKED, `gemm_pack` has put B into panels before, for all work-items at once: (blocks of K, panels, kstep, NR).
+// Launch: global = (ceil(N / (NP * NR)), ceil(K / kstep)), local = (1, 1).
+#define WIDE(N) (((N) + NR - 1) / NR * (long)NR)
+#ifdef B_PACKED
+__kernel void gemm_pack(__global E* restrict P, __global const S* restrict B, long ob, const Dims D) {
+    __local E Bp[NP * KC * NR];
+    long nb = get_global_id(0) * (NP * NR), kb = get_global_id(1) * D.kstep;
+    int ne = min(nb + NP * NR, D.N) - nb, kc = min(D.kstep, D.K - kb);
+    copy_panels(Bp, B + ob + kb * D.sbk + nb * D.sbn, kc, ne, D.sbk, D.sbn);
+    for (int n = 0; n < ne; n += NR) {
+        __local const E* s = Bp + n * KC;
+        __global E* d = P + kb * WIDE(D.N) + (nb + n) * D.kstep;
+        for (int i = 0; i < kc * NR; i += VW) GLOB(d + i) = LOC(s + i);
+    }
+}
+#endif
+
 __kernel void gemm(__global S* restrict C, __global E* restrict part, __global const S* restrict A,
                    __global const S* restrict B, __global const S* restrict bias, __global const S* restrict mask,
                    __global S* restrict sums, long oc, long oa, long ob, long obias, long omask, float alpha,
@@ -51,7 +68,7 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
 #ifndef A_IN_PLACE
     __local E Ap[MC * LDA];
 #endif
-#ifndef B_IN_PLACE
+#if !defined(B_IN_PLACE) && !defined(B_PACKED)
     __local E Bp[NP * KC * NR];
 #endif
     int m0 = get_global_id(0) * D.mc, n0 = get_global_id(1) * D.nc, z = get_global_id(2), M = D.M, N = D.N, K = D.K;
@@ -77,7 +94,10 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
 #endif
         for (int nb = n0; nb < n1; nb += NP * NR) {
             int ne = min(nb + NP * NR, n1);
-#ifdef B_IN_PLACE
+#if defined(B_PACKED)
+            __global const E* panel = B + kb * WIDE(N) + nb * D.kstep;
+            const long across = D.kstep, ldb = NR;
+#elif defined(B_IN_PLACE)
             __global const E* panel = B + kb * D.sbk + nb;
             const long across = 1, ldb = D.sbk;  // of elements between panels, and between rows
 #else

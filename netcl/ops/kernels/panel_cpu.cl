@@ -161,7 +161,7 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 #else
 #define A_OF __local const E*
 #endif
-#ifdef B_IN_PLACE
+#if defined(B_IN_PLACE) || defined(B_PACKED)
 #define B_OF __global const E*
 #define B_AT GLOB_CONST
 #else
