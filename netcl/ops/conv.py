@@ -40,8 +40,8 @@ def conv2d(
     Memory: nothing but y and a copy of one block of pixels per work-item, except that GPUs copy the input pixels of
     each output pixel where groups have up to seven channels (at most 128 MiB at a time, an entry of the tuning table).
     On CPU devices 3x3 filters of stride 1 between 8 or more channels (144 pairs of them), and their gradients, go by
-    Winograd's F(4x4, 3x3): two to three times the rounding (1e-6 of the outputs' root mean square, 2e-6 of the
-    largest), and an infinity makes the 4x4 outputs of its patch infinite or NaN, and all taps of its channel in the
+    Winograd's F(4x4, 3x3): two to three times the rounding (1e-6 of the outputs' root mean square, 2 to 3e-6 of
+    the largest), and an infinity makes the 4x4 outputs of its patch infinite or NaN, and all taps of its channel in the
     weights' gradient.
     Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     """
