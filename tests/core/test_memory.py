@@ -49,7 +49,7 @@ def test_dev_14_out_of_memory_explains_itself_and_recovers(cl_queue, monkeypatch
     with pytest.raises(
         OutOfMemoryError, match=r"room for [\d,]+ bytes.*in use 0.*cached 0?.*largest single buffer.*split"
     ):
-        pool.buffer(max(pool._limit, cl_queue.device.global_mem_size) + (1 << 30))  # some drivers pass their own limit
+        pool.buffer(1 << 50)  # no device has it: asking for a little too much would starve others that use the device
     with pytest.raises(MemoryError):  # also the built-in kind
         Tensor.empty(cl_queue, (1 << 50,))
 

@@ -141,11 +141,12 @@ def mlp_step(queue, batch):
 
 
 def test_a_recorded_mlp_step_takes_ten_launches(cl_queue):
-    """Three products forward, the loss with its gradient, five products backward, one update."""
+    """Three products forward, the loss with its gradient, five products backward (GPUs: three launches), one update."""
     step = ag.CompiledStep(mlp_step(cl_queue, 32))
     step()
     step()
-    assert step.num_launches == 10, [launch.name for launch in step.captures[0].launches]
+    expected = 8 if profile_of(cl_queue).kind == "gpu" else 10
+    assert step.num_launches == expected, [launch.name for launch in step.captures[0].launches]
 
 
 @pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")
