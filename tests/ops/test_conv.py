@@ -121,6 +121,22 @@ def test_winograd_at_the_borders_of_tiles(cl_queue, size, vector):
 
 
 @pytest.mark.usefixtures("any_tiles")
+@pytest.mark.parametrize("vector", [8, 16])
+def test_winograd_reads_nothing_beside_a_view(cl_queue, vector):
+    """A window of a larger batch, which NaN surrounds, and one at the end of its buffer."""
+    big = np.full((3, 30, 14, 29), np.nan, "f4")
+    big[:2, 3:23, 2:13, 5:26], big[1:, 10:, 3:, 8:] = values((2, 20, 11, 21)), values((2, 20, 11, 21), seed=3)
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
+        for batch, window in ((slice(0, 1), np.s_[3:23, 2:13, 5:26]), (slice(2, 3), np.s_[10:, 3:, 8:])):
+            x, w = big[(batch, *window)], values((18, 20, 3, 3), seed=1)
+            view = Tensor.from_host(cl_queue, big)[(batch, *window)]
+            ref = Reference(x.shape, w.shape, padding=1)
+            g = values(ref.y_shape, seed=2)
+            put = [Tensor.from_host(cl_queue, a) for a in (w, g)]
+            close(conv2d(view, put[0], padding=1), ref.forward(x, w), terms=180)
+            close(conv2d_weight_grad(put[1], view, w.shape, padding=1), ref.weight_grad(g, x), terms=231)
+
+
 def test_winograd_for_few_and_for_many_tiles(cl_queue):
     """Filters that no cache holds are transformed for many tiles only."""
     with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), cache=1 << 10)):
