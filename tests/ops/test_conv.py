@@ -121,6 +121,7 @@ def test_winograd_at_the_borders_of_tiles(cl_queue, size, vector):
 
 
 @pytest.mark.usefixtures("any_tiles")
+@pytest.mark.usefixtures("any_tiles")
 @pytest.mark.parametrize("vector", [8, 16])
 def test_winograd_reads_nothing_beside_a_view(cl_queue, vector):
     """A window of a larger batch, which NaN surrounds, and one at the end of its buffer."""
