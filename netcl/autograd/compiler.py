@@ -24,7 +24,7 @@ from netcl.core.errors import BuildError, NetclError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
-from netcl.ops.chain import PLANS
+from netcl.ops.chain import PLANS, START
 
 __all__ = [
     "PRIMITIVE_PREAMBLE", "AutogradPrimitive", "CacheInfo", "CompiledFunction", "TraceNode", "TracingContext",
@@ -83,7 +83,7 @@ class CompiledFunction:
                 v, wanted = a.value, wanted or a.requires_grad
             else:
                 break
-            key += (kind, v.shape, v.strides, v.dtype, v.offset & 3)
+            key += (kind, v.shape, v.strides, v.dtype, v.offset & START)
             tensors.append(v)
         else:
             if tensors and not kwargs and not (wanted and state.tape is not None and state.enabled):

@@ -40,14 +40,16 @@ from netcl.ops.streaming import is_streamed
 from netcl.runtime.cache import get_kernel
 
 __all__ = [
-    "CHUNK", "GROUP", "OPTIONS", "PLANS", "Chain", "Form", "Line", "Operand", "Plan", "access_of", "c_argument",
-    "element_of", "plan_of", "reach", "run", "scalar_type", "source_of", "vector_load", "vector_types",
+    "CHUNK", "FAR", "GROUP", "OPTIONS", "PLANS", "START", "Chain", "Form", "Line", "Operand", "Plan", "access_of",
+    "c_argument", "element_of", "plan_of", "reach", "run", "scalar_type", "source_of", "vector_load", "vector_types",
 ]  # fmt: skip
 
 CHUNK = 8192  # elements per work-item on a CPU device
 TURNED = 32  # columns of an item where neighbours in memory lie in other rows: their lines stay in the caches
 GROUP = 256  # work-items per group on a GPU
 PLANS = 4096  # prepared launches kept per queue
+START = ~((1 << 28) - 4)  # of an offset, what plans depend on: where in a vector of four, and in which 2^28 elements
+FAR = (1 << 31) - (1 << 28)  # reach from which positions need 64 bits, at some offset that has the same plan
 OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
 
 
@@ -93,7 +95,7 @@ def plan_of(
 ) -> Plan:
     """The prepared launch of `chain` over these layouts, made on first use and kept with the queue."""
     known = tensors if out is None else (*tensors, *out)
-    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & 3) for t in known])
+    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in known])
     plans = queue.netcl_state.plans
     key = (chain, compute, dtypes, layouts)
     plan = plans.get(key)
@@ -178,7 +180,7 @@ def _walk(
     profile = profile_of(queue)
     plain = profile.kind == "cpu"
     known = (*tensors, *(out or ()))
-    wide = plain or layout.size_of(shape) >= 1 << 31 or any(reach(t) >= 1 << 31 for t in known)
+    wide = plain or layout.size_of(shape) >= FAR or any(reach(t) >= FAR for t in known)
     accesses = [access_of(s[-1]) for s in strides]
     accesses[len(tensors) :] = ["vector" if a == "vector" else "strided" for a in accesses[len(tensors) :]]
     operands = [Operand(t, a) for t, a in zip((*(t.dtype for t in tensors), *dtypes), accesses, strict=True)]

@@ -32,7 +32,7 @@ from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.rebind import Cell
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops.chain import Chain, plan_of, run
+from netcl.ops.chain import START, Chain, plan_of, run
 
 Scalar = int | float | bool | np.number | np.bool_
 Operand = Tensor | Scalar
@@ -49,7 +49,7 @@ def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Sca
     queue = None
     for x in operands:
         if type(x) is Tensor:
-            key += (x.shape, x.strides, x.dtype, x.offset & 3)
+            key += (x.shape, x.strides, x.dtype, x.offset & START)
             queue = x.queue if not tensors or x.queue is queue else None
             tensors.append(x)
         else:
@@ -245,7 +245,7 @@ def assign(target: Tensor, source: Tensor) -> Tensor:
 def _unary(name: str) -> Any:
     def op(a: Tensor) -> Tensor:
         if type(a) is Tensor:
-            found = a.queue.netcl_state.plans.get((name, a.shape, a.strides, a.dtype, a.offset & 3))
+            found = a.queue.netcl_state.plans.get((name, a.shape, a.strides, a.dtype, a.offset & START))
             if found is not None:
                 return found[0].run(a)[0]  # type: ignore[no-any-return]
         return apply(name, a)
@@ -258,7 +258,7 @@ def _binary(name: str) -> Any:
         if (
             type(a) is Tensor and type(b) is Tensor and a.queue is b.queue
         ):  # `apply` in short, for what is most frequent
-            key = (name, a.shape, a.strides, a.dtype, a.offset & 3, b.shape, b.strides, b.dtype, b.offset & 3)
+            key = (name, a.shape, a.strides, a.dtype, a.offset & START, b.shape, b.strides, b.dtype, b.offset & START)
             found = a.queue.netcl_state.plans.get(key)
             if found is not None:
                 return found[0].run(a, b)[0]  # type: ignore[no-any-return]

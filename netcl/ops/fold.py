@@ -27,6 +27,7 @@ from netcl.ops.broadcast import collapse
 from netcl.ops.chain import (
     OPTIONS,
     PLANS,
+    START,
     Chain,
     Form,
     Operand,
@@ -101,7 +102,7 @@ def fold_chains(
     axis = tuple(axis) if isinstance(axis, list) else axis
     if isinstance(queue, CPUQueue):
         return _on_numpy(chain, op, tensors, axis, keepdims, dtypes, tuple(scalars), final, divisor, compute)
-    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset >= 1 << 29) for t in tensors])
+    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in tensors])
     key = (chain, op, axis, keepdims, dtypes, final, compute, layouts)
     plans = queue.netcl_state.plans
     plan = plans.get(key)

@@ -25,7 +25,7 @@ from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.broadcast import broadcast_index_lines, collapse
-from netcl.ops.chain import CHUNK, OPTIONS, PLANS, Plan, access_of, argument_types, is_aligned, reach, title
+from netcl.ops.chain import CHUNK, FAR, OPTIONS, PLANS, START, Plan, access_of, argument_types, is_aligned, reach, title
 from netcl.ops.render import (
     COUNT,
     REDUCTIONS,
@@ -67,7 +67,7 @@ def run_rows(
         same_queue(chain.name, *tensors)
     if isinstance(queue, CPUQueue):
         return cpu.compute(chain.python(compute, dtypes), *tensors, scalars=tuple(scalars))  # type: ignore[no-any-return]
-    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & 3) for t in tensors])
+    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in tensors])
     plans = queue.netcl_state.plans
     key = (chain, compute, dtypes, layouts)
     found = plans.get(key)
@@ -117,7 +117,7 @@ def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequ
     accesses = [access_of(s[-1]) if cols > 1 else "repeat" for s in inner[: len(seen)]]
     inputs = tuple(Operand(t.dtype, a) for t, a in zip(seen, accesses, strict=True))
     outputs = tuple(Operand(d, "vector" if x == "full" else "row") for d, x in zip(dtypes, chain.kinds, strict=True))
-    wide = plain or layout.size_of(shape) >= 1 << 31 or any(reach(t) >= 1 << 31 for t in seen)
+    wide = plain or layout.size_of(shape) >= FAR or any(reach(t) >= FAR for t in seen)
     steps_seen = [(*o, i[-1]) for o, i in zip(outer, inner, strict=True)]
     aligned = not plain and is_aligned(seen, steps_seen) and cols % 4 == 0
     form = Form(compute, inputs, outputs, len(lengths), wide, plain, aligned, vector_for(cols, profile.vector))

@@ -1,12 +1,17 @@
-"""Tensors of more than 2^31 elements, on GPUs with room for them: what lies past the reach of an int must be right."""
+"""Tensors of more than 2^31 elements, on GPUs with room for them: what lies past the reach of an int must be right.
+
+Which integers a kernel takes is decided per plan; that views far from each other share none needs no memory to test.
+"""
 
 import numpy as np
 import pytest
+from families import FAMILIES, POSING, queue_of
 
 from netcl.core.device import manager
+from netcl.core.dtypes import FLOAT32, INT64
 from netcl.core.tensor import Tensor
+from netcl.ops import chain, fold, reduction, rows
 from netcl.ops import elementwise as E
-from netcl.ops import reduction
 from netcl.ops.indexing import take
 from netcl.ops.matmul import matmul
 from netcl.ops.norm import layer_norm
@@ -79,3 +84,50 @@ def test_products_and_rows_by_index(large):
     np.testing.assert_allclose(y, last @ w.astype("f8"), rtol=4e-3, atol=8e-2)
     index = Tensor.from_host(queue, np.array([ROWS - 1, 0, ROWS - 4], np.int64))
     np.testing.assert_array_equal(take(x, index, 0).to_host().astype("f8"), [last[4], 0 * last[0], last[1]])
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+COPY = chain.Chain("copy", ("v0",), (), (("v1", "ADD", ("v0", "1")),), ("v1",))
+ROW_SUMS = chain.Chain("row_sums", ("v0",), (), (("v1", "SUM", ("v0",)),), ("v1",), ("drop",), 1)
+STARTS = (0, 4, (1 << 28) - 8, 1 << 28, 1 << 31, (1 << 31) + 4)  # of three plans: near, among the next 2^28, far
+
+
+@pytest.fixture
+def posing():
+    return queue_of(next(f for f in FAMILIES if f.startswith(POSING)))
+
+
+def view(queue, start, step=4):
+    """A view of (8, 4) floats in memory that does not exist."""
+    return Tensor(None, (8, 4), (step, 1), start, FLOAT32, queue)
+
+
+def test_maps_of_far_views_take_long_positions(posing):
+    plans = [chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [view(posing, start)]) for start in STARTS]
+    assert [INT64 in p.kernel.types for p in plans] == [False] * 4 + [True] * 2
+    assert plans[0] is plans[1] is plans[2]
+    assert plans[4] is plans[5]
+
+
+@pytest.mark.parametrize("step", [(1 << 28) - (1 << 26), 1 << 28])
+def test_a_plan_reaches_from_wherever_its_views_start(posing, step):
+    """Near 2^31 elements: a view that ends just before them has the plan of one that starts, and ends, later."""
+    x, later = view(posing, 0, step), view(posing, (1 << 28) - 4, step)
+    plan = chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [x])
+    assert plan is chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [later])
+    assert INT64 in plan.kernel.types or chain.reach(later) < 1 << 31
+    assert rows._walk(ROW_SUMS, FLOAT32, (FLOAT32,), [x], posing).form.wide or chain.reach(later) < 1 << 31
+
+
+def test_far_views_are_planned_anew(posing, monkeypatch):
+    made = []
+    monkeypatch.setattr(rows, "_plan", lambda *a: made.append(a) or (chain.Plan(None, lambda *t: t), ()))
+    monkeypatch.setattr(fold, "_plan", lambda *a: made.append(a) or fold.Plan((lambda *t: t,), (8,), 0.0))
+    for start in STARTS:
+        rows.run_rows(ROW_SUMS, FLOAT32, (FLOAT32,), [view(posing, start)])
+    assert len(made) == 3
+    for start in STARTS:
+        fold.fold_chain(fold.IDENTITY, "sum", [view(posing, start)], 1, False, FLOAT32)
+    assert len(made) == 6
+    posing.netcl_state.plans.clear()
