@@ -27,7 +27,7 @@ def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile, most: 
     """
     for gx, gy, dc in ((16, 16, 16), (8, 8, 16), (8, 8, 8), (4, 4, 8)):
         width = -(-size // (4 * gx)) * 4 * gx
-        held = dc * (4 * gx + 4 * gy + 8) + 4 * gx * (4 * gy + 4) + 4 * gy * (gx + 2)
+        held = max(dc * (4 * gx + 4 * gy + 8), width) + 4 * gx * (4 * gy + 4) + 4 * gy * (gx + 2)
         if gx * gy <= profile.max_work_group and held * itemsize <= min(profile.local_mem, 32 << 10):
             break
     flat = gy

@@ -10,6 +10,7 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops.attention import attention, attention_grad
+from netcl.ops.attention_gpu import geometry
 
 TOLERANCE = {"bfloat16": 0.032, "float16": 4e-3, "float32": 2e-5, "float64": 1e-11}
 
@@ -295,6 +296,20 @@ def test_small_device(name):
         wanted = written_out(case, q, k, v, g, None)
         for found, w in zip((o, lse, *attention_grad(tg, tq, tk, tv, o, lse, causal=True)), wanted, strict=True):
             close(found.to_host(), w, "float32")
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+@pytest.mark.parametrize("size", [1, 64, 256, 2688, 3072])
+@pytest.mark.parametrize(("rows", "most"), [(1, 4), (20, 4), (300, 4), (300, 8)])
+def test_groups_fit_in_local_memory(cl_queue, rows, most, size, itemsize):
+    """The arrays of `attend`, the largest kernel: slices or a row of v, P, and the maxima of rows."""
+    limits = dataclasses.replace(profile_of(cl_queue), max_work_group=256, local_mem=32 << 10)
+    g = geometry(rows, size, itemsize, limits, most)
+    br, bc = g["GY"] * g["TR"], 4 * g["GX"]
+    assert g["DP"] >= size
+    assert g["DP"] % (4 * g["GX"]) == 0
+    slices = max(g["DC"] * (br + 4 + bc + 4), g["DP"])
+    assert itemsize * (slices + bc * (br + 4) + br * (g["GX"] + 2)) <= limits.local_mem
 
 
 def test_repeats_exactly(queue):
