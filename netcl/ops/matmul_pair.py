@@ -20,6 +20,7 @@ from netcl.core.tensor import Tensor, allocate
 from netcl.ops import matmul_gpu, sources
 from netcl.ops.matmul import Product, describe
 from netcl.ops.matrix_units import probe
+from netcl.ops.plans import remember
 from netcl.ops.tiling import LAUNCH, Tiling, cut_together, depth_of
 from netcl.runtime.cache import get_kernel
 
@@ -62,11 +63,8 @@ def gemm_pair(one: Factors, two: Factors) -> tuple[Result, Result] | None:
     tensors = [t for f in (one, two) for t in (f.a, f.b, f.mask) if t is not None]
     if any(t.dtype is not dtype or t.size == 0 for t in tensors):
         return None
-    plans = queue.netcl_state.plans
     key = ("pair", one.layout, two.layout, dtype.num, probe.mode())
-    run = plans.get(key)
-    if run is None:
-        run = plans[key] = _plan(queue, one, two)
+    run = remember(queue, key, lambda: _plan(queue, one, two))
     if run is _SINGLY:
         return None
     made = [

@@ -85,9 +85,7 @@ class Pixels:
     steps: tuple[int, int]  # elements from image to image and from row to row
     strides: tuple[int, int]  # of the convolution, between neighbours
     images: int
-    looks: tuple[
-        int, ...
-    ] = ()  # how many views of the source there are, views in a row, their steps and where they start
+    looks: tuple[int, ...] = ()  # how many views of the source there are, how many in a row, their steps and starts
     slots: int = 0  # elements of a tap: views lie behind one another in every row; 0 where each is a matrix
 
     @property
