@@ -86,6 +86,8 @@ class KernelProfiler:
         with self._lock:
             self._samples.clear()
             self._totals = Totals()
+            self._offsets.clear()  # their queues may now go, and the ids with them to other queues
+            self._origins.clear()
 
     def _wants(self, queue: Any) -> bool:
         return self.queue is None or queue is self.queue or queue == self.queue
