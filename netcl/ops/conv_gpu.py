@@ -8,17 +8,18 @@ and direct sums groups of few, depthwise convolutions among them.
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from netcl.core.backend.opencl import Kernel, launch, write
-from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype
+from netcl.core.dtypes import C_NAME, FLOAT64, INT32, INT64, DType, compute_dtype
 from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
-from netcl.core.profile import profile_of
+from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_columns, conv_parts, conv_residue, sources
+from netcl.ops import conv_columns, conv_parts, conv_residue, sources, tuning
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.matmul_parts import epilogue
 from netcl.ops.matrix_units import conv as units
@@ -38,6 +39,8 @@ GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight 
 LEAST_DEPTH = 256  # pixels of a split
 FEW_CHANNELS = 4  # channels of a group below which sums are direct
 DIRECT, FEW = 128, 9  # as in conv_gpu.cl
+TILES = tuning.FOOTPRINTS["conv_gpu"]  # of floats; of doubles in `conv_weights`, which keeps four integers a column:
+DOUBLES = replace(TILES, local=lambda p: 16 * p["BK"] * (p["BM"] + p["BN"]) + 16 * p["BN"])
 
 
 class Plan(NamedTuple):
@@ -100,7 +103,7 @@ def _forward_plan(g: Geometry, x: Tensor, strides: Any, aligned: bool, bias: boo
     if _direct(g):
         kernel = _kernel(queue, "conv_direct", g, x, strides, {}, FORWARD, preamble, more)
         return Plan(kernel, (-(-q // DIRECT) * DIRECT, g.o), (DIRECT, 1), taps, dims)
-    row = cut(FLAT, profile_of(queue), m, q, g.taps, g.groups, most=1)[0].row
+    row = _tiles(FLAT, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
     kernel = _kernel(queue, "conv", g, x, strides, row, FORWARD, preamble, more | ends)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
     tiles = -(-q // row["BN"]) * -(-m // row["BM"])
@@ -140,7 +143,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
 def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor) -> Plan:
     queue, profile, (m, q, k) = x.queue, profile_of(x.queue), _sizes(g)
     taps, direct = _taps(queue, g), _direct(g)
-    row = cut(ROWS, profile, m, k, q, g.groups, most=1)[0].row
+    row = _tiles(ROWS, x.dtype, profile, m, k, q, g.groups)
     tiles = -(-k // FEW) * g.o if direct else -(-k // row["BN"]) * -(-m // row["BM"]) * g.groups
     step = DIRECT if direct else row["BK"]
     wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // tiles, -(-q // LEAST_DEPTH)))
@@ -152,6 +155,14 @@ def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor) -> Plan:
     kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", {})
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
     return Plan(kernel, (tiles // g.groups * items, splits * g.groups), (items, 1), taps, dims, splits)
+
+
+def _tiles(
+    kernels: tuple[str, ...], dtype: DType, profile: DeviceProfile, m: int, n: int, k: int, count: int
+) -> dict[str, int]:  # fmt: skip
+    """The best row of the tuning table, made for floats; its tiles of doubles may be smaller."""
+    row = cut(kernels, profile, m, n, k, count, most=1)[0].row
+    return tuning.shrink("conv2d", row, DOUBLES, profile) if dtype == FLOAT64 else row
 
 
 def _sizes(g: Geometry) -> tuple[int, int, int]:

@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 
 import numpy as np
+import pyopencl as cl
 import pytest
 from conv_reference import ACTIVATIONS, Reference, close, values
 
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import winograd_cpu
+from netcl.ops import conv_gpu, winograd_cpu
 from netcl.ops.conv import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.conv_shape import geometry, residues
 
@@ -244,6 +245,18 @@ def gpu_family(cl_queue):
 def test_gpu_family(gpu_family, case):
     x_shape, w_shape, options = CASES[case]
     check(gpu_family, x_shape, w_shape, **options)
+
+
+def test_tiles_of_doubles_fit_in_local_memory(cl_queue):
+    """The tuning table is for floats; tiles of doubles take twice the memory."""
+    small = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=256, local_mem=32 << 10)
+    g = geometry("test", (2, 8, 33, 33), (70, 8, 3, 3), 1, 1, 1, 1)
+    with override_profile(cl_queue, small):
+        x, y = (Tensor.zeros(cl_queue, shape, "float64") for shape in ((2, 8, 33, 33), g.y_shape))
+        plans = conv_gpu._forward_plan(g, x, y.strides, True, False, None), conv_gpu._weight_plan(g, x, y)
+    for plan in plans:
+        size = plan.kernel.handle.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, cl_queue.device)
+        assert size <= small.local_mem
 
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
