@@ -12,10 +12,11 @@ from scipy.special import logsumexp as scipy_logsumexp
 
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.profile import profile_of
+from netcl.core.profile import override_profile, profile_of
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
-from netcl.ops import reduction
+from netcl.ops import fold, reduction
+from netcl.ops.chain import Chain
 
 SIZES = [1, 7, 8, 9, 63, 64, 65, 1000003]
 AXES = [None, 0, 1, 2, -1, (0, 1), (0, 2), (1, 2), (0, 1, 2)]
@@ -359,3 +360,19 @@ def test_a_device_without_doubles(cl_queue):
     sources = [source for source, _, _ in queue.netcl_kernels]
     assert sources
     assert not [s for s in sources if re.search(r"\bdouble\d*\b", s)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_folds_at_once_fit_in_local_memory(cl_queue, dtype):
+    """Column sums of twelve values in one launch for a device with 32 KB: the groups are smaller."""
+    names = tuple(f"v{k}" for k in range(1, 13))
+    chain = Chain("twelve", ("v0",), (), tuple((v, "ADD", ("v0", v[1:])) for v in names), names, ("fold",) * 12)
+    x = data((300, 70), dtype=dtype)
+    small = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=256, local_mem=32 << 10)
+    with override_profile(cl_queue, small):
+        tensors, types = [Tensor.from_host(cl_queue, x)], (np.dtype(dtype),) * 12
+        group = fold._walk(chain, "sum", tensors, x.shape, (0,), types[0], types, "").local[0]
+        sums = fold.fold_chains(chain, "sum", tensors, 0, False, types)
+    assert group * 12 * 4 * x.itemsize <= small.local_mem
+    for k, found in enumerate(sums, 1):
+        np.testing.assert_allclose(found.to_host(), (x.astype(np.float64) + k).sum(0), rtol=1e-5)
