@@ -95,6 +95,7 @@ class Tape:
         self._spent = not retain_graph
         if self._spent:
             self.retained.clear()
+            self.early = None  # of a loss that this backward did not come from
         _store(leaves, seed)
 
     def _walk(self, grads: dict[int, Tensor], loss: Node, retain: bool) -> dict[int, tuple[Node, Tensor]]:

@@ -323,6 +323,12 @@ def test_one_large_gradient_a_tape_comes_with_its_loss(cl_queue, monkeypatch):
         assert tape.early is None
         ag.cross_entropy(leaves[0], labels)
         assert names.count("reduce_weights") == 2
+        with ag.Tape() as tape:
+            ag.cross_entropy(leaves[0], labels)
+            other = ag.sum(ag.tensor(leaves[1].value, requires_grad=True))
+        assert tape.early
+        tape.backward(other)
+        assert tape.early is None
     finally:
         opencl.hooks.remove(hook)
     for value, z in zip(values, leaves, strict=True):
