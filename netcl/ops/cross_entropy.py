@@ -130,7 +130,7 @@ def cross_entropy(
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
     one, ready = reduction_ops.one(z.queue, compute), list[Tensor]()
     outputs = (compute,) * (3 if labels else 2)
-    if slope := labels and gradient and room and reduction != "none" and _many(z):
+    if slope := labels and gradient and room and reduction != "none" and many(z):
         tensors.append(_label_scale(z, t, weight, ignore_index) if mean else one)
         outputs += (z.dtype,)
     chain = _forward(labels, weight is not None, label_smoothing > 0, slope)
@@ -282,7 +282,7 @@ def _at_once(
     return out[:1], Kept(lse, out[1:], None if dz is None else [dz])
 
 
-def _many(z: Tensor) -> bool:
+def many(z: Tensor) -> bool:
     """Whether a pass over the logits takes more time than a launch."""
     if z.backend == "cpu":
         return False

@@ -338,6 +338,23 @@ def test_one_large_gradient_a_tape_comes_with_its_loss(cl_queue, monkeypatch):
     assert loss.shape == (1,)
 
 
+def test_a_small_loss_leaves_room_for_the_gradient_of_a_large_one(cl_queue, monkeypatch):
+    for name in ("MANY_ON_CPU", "MANY_ON_GPU"):
+        monkeypatch.setattr(cross_entropy, name, 500)
+    labels = Tensor.zeros(cl_queue, (8,), "int32")
+    small, large = (ag.tensor(Tensor.zeros(cl_queue, (8, n)), requires_grad=True) for n in (5, 70))
+    with ag.Tape() as tape:
+        total = ag.cross_entropy(small, labels)
+        assert tape.early is None
+        total = total + ag.cross_entropy(large, labels)
+        assert [dz.shape for dz in tape.early] == [(8, 70)]
+    tape.backward(total)
+    for z in (small, large):
+        wanted = np.full(z.shape, 1 / (8 * z.shape[1]))
+        wanted[:, 0] -= 1 / 8
+        np.testing.assert_allclose(z.grad.to_host(), wanted, atol=1e-7)
+
+
 # -- the primitive table -----------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ def _cross_entropy(logits: Tensor, target: Tensor, *, recorded: bool, **settings
     tape = state.tape
     room = tape is not None and not tape.early and state.autocast is None
     loss, kept = cross_entropy.cross_entropy(logits, target, gradient=recorded, room=room, **settings)
-    if recorded and tape is not None and room:
+    if recorded and tape is not None and room and cross_entropy.many(logits):
         tape.early = kept.ready
     return loss, kept
 
