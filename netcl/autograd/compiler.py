@@ -24,7 +24,7 @@ from netcl.core.errors import BuildError, NetclError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
-from netcl.ops.chain import PLANS, START
+from netcl.ops.chain import START
 
 __all__ = [
     "PRIMITIVE_PREAMBLE", "AutogradPrimitive", "CacheInfo", "CompiledFunction", "TraceNode", "TracingContext",
@@ -185,8 +185,6 @@ class CompiledFunction:
                 raise
             plans[key] = Unfused(_explain_failure(error))
             return self._unfused(plans[key].reason, args, kwargs)
-        if len(plans) > PLANS:
-            plans.clear()
         if looked:
             guard = plans.get(key)
             known = guard.entries if type(guard) is Guarded and guard.indices == looked else {}

@@ -84,6 +84,7 @@ class DeviceManager:
         self._found: list[tuple[Any, Any, DeviceProfile]] | None = None  # (platform, device, profile)
         self._filtered: tuple[str, list[str]] = ("", [])
         self._notes: list[str] = []
+        self._repairs: list[str] = []
         self._handles: dict[Any, DeviceHandle] = {}
         self._numpy: DeviceHandle | None = None
         self._auto: DeviceHandle | None = None
@@ -144,7 +145,7 @@ class DeviceManager:
                     raise DeviceError("not available, or without a compiler")
                 found.append((platform, dev, device_profile(dev)))
                 if pocl.note(dev):
-                    self._notes.append(pocl.note(dev))
+                    self._repairs.append(pocl.note(dev))
             except Exception as error:  # as above
                 self._notes.append(f"a device of platform {name!r} was left out: {error}")
         return found
@@ -170,9 +171,9 @@ class DeviceManager:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was left out during discovery, and why."""
+        """What was left out during discovery, and why; then what had to be mended."""
         self._scan()
-        return tuple(self._notes)
+        return (*self._notes, *self._repairs)
 
     def profile(self, device: Any = "auto") -> DeviceProfile:
         """The profile of the device that a request names."""

@@ -8,6 +8,7 @@ pointer in the driver's record of the device; `teach` points it to another name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import platform
 import sys
@@ -31,9 +32,11 @@ def teach(device: Any) -> str:
         return ""
     address = int(device.int_ptr)
     if address not in _taught and sys.platform == "linux":
-        with open("/proc/cpuinfo") as file:
-            name = like(file.read())
-        place = _place(address) if name else 0
+        name, place = "", 0
+        with contextlib.suppress(OSError):  # where /proc is hidden, the driver's own error tells
+            with open("/proc/cpuinfo") as file:
+                name = like(file.read())
+            place = _place(address) if name else 0
         if place:
             _names.append(ctypes.create_string_buffer(name.encode()))
             ctypes.c_void_p.from_address(place).value = ctypes.addressof(_names[-1])

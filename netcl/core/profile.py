@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from netcl.core import pocl
-from netcl.core.queue import CPUQueue, state_of
+from netcl.core.queue import CPUQueue, Plans, state_of
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def override_profile(queue: Any, profile: DeviceProfile) -> Iterator[DeviceProfi
     """Pretend that the device behind `queue` is as `profile` says: tests hide an extension or lower a limit with it."""
     state = state_of(queue)
     before = profile_of(queue), state.plans
-    state.profile, state.plans = profile, {}  # prepared launches depend on the profile
+    state.profile, state.plans = profile, Plans()  # prepared launches depend on the profile
     try:
         yield profile
     finally:

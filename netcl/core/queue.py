@@ -10,6 +10,17 @@ if TYPE_CHECKING:
     from netcl.core.memory import BufferPool, PinnedBufferPool
 
 
+class Plans(dict[Any, Any]):
+    """Prepared launches by key; all are dropped when there are too many, so that ever new shapes fill no memory."""
+
+    LIMIT = 4096
+
+    def __setitem__(self, key: Any, plan: Any) -> None:
+        if len(self) >= self.LIMIT and key not in self:
+            self.clear()
+        super().__setitem__(key, plan)
+
+
 class QueueState:
     """What belongs to one queue: its memory pools, pending host copies, the index-error flag and the device profile."""
 
@@ -22,7 +33,7 @@ class QueueState:
         self.flag: Any = None  # device buffer of four ints that index kernels report errors in
         self.sites: list[str] = [""]  # sites[code] names the op that armed the flag with `code`
         self.armed = False
-        self.plans: dict[Any, Any] = {}  # prepared launches by what is computed over which layouts
+        self.plans = Plans()  # prepared launches by what is computed over which layouts
         self.profile: Any = None
         self.twin: Any = None  # a queue of the same device that takes time stamps (backend/timed.py)
         self.lock = threading.RLock()

@@ -40,14 +40,13 @@ from netcl.ops.streaming import is_streamed
 from netcl.runtime.cache import get_kernel
 
 __all__ = [
-    "CHUNK", "FAR", "GROUP", "OPTIONS", "PLANS", "START", "Chain", "Form", "Line", "Operand", "Plan", "access_of",
+    "CHUNK", "FAR", "GROUP", "OPTIONS", "START", "Chain", "Form", "Line", "Operand", "Plan", "access_of",
     "c_argument", "element_of", "plan_of", "reach", "run", "scalar_type", "source_of", "vector_load", "vector_types",
 ]  # fmt: skip
 
 CHUNK = 8192  # elements per work-item on a CPU device
 TURNED = 32  # columns of an item where neighbours in memory lie in other rows: their lines stay in the caches
 GROUP = 256  # work-items per group on a GPU
-PLANS = 4096  # prepared launches kept per queue
 START = ~((1 << 28) - 4)  # of an offset, what plans depend on: where in a vector of four, and in which 2^28 elements
 FAR = (1 << 31) - (1 << 28)  # reach from which positions need 64 bits, at some offset that has the same plan
 OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
@@ -100,8 +99,6 @@ def plan_of(
     key = (chain, compute, dtypes, layouts)
     plan = plans.get(key)
     if plan is None:
-        if len(plans) > PLANS:
-            plans.clear()
         plan = plans[key] = _plan(chain, compute, dtypes, tensors, out, queue)
     return plan  # type: ignore[no-any-return]
 

@@ -26,7 +26,6 @@ from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.broadcast import collapse
 from netcl.ops.chain import (
     OPTIONS,
-    PLANS,
     START,
     Chain,
     Form,
@@ -107,8 +106,6 @@ def fold_chains(
     plans = queue.netcl_state.plans
     plan = plans.get(key)
     if plan is None:
-        if len(plans) > PLANS:
-            plans.clear()
         plan = plans[key] = _plan(chain, op, tensors, axis, keepdims, dtypes, final, compute)
     if not plan.stages:
         return tuple([Tensor.full(queue, plan.shape, plan.fill, dtype) for dtype in dtypes])

@@ -213,8 +213,15 @@ def _first(
 
 
 def _check_wide(a: Tensor, out: Tensor, epilogue: bool) -> None:
-    if out.dtype != compute_dtype(a.dtype) or epilogue:
-        raise DTypeError(f"gemm: expected out of {a.dtype}, or of {compute_dtype(a.dtype)} alone, got {out.dtype}.")
+    wide = compute_dtype(a.dtype)
+    if out.dtype != wide:
+        choice = f"{a.dtype}" if wide == a.dtype else f"{a.dtype} or {wide}"
+        raise DTypeError(f"gemm: expected out of {choice}, got {out.dtype}; allocate it so, or cast the result.")
+    if epilogue:
+        raise DTypeError(
+            f"gemm: expected out of {a.dtype} with a bias, an activation or accumulation, got {wide}; leave them out, "
+            "or out."
+        )
 
 
 def plan_of(queue: Any, p: Product) -> Any:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-LIMIT = 4096  # plans kept per queue
-
 Plan = TypeVar("Plan")
 
 
 def remember(queue: Any, key: Any, make: Callable[[], Plan]) -> Plan:
-    """The plan of `key` for `queue`, made on first use. All of a queue's plans are dropped when there are too many."""
+    """The plan of `key` for `queue`, made on first use (see core.queue.Plans)."""
     plans = queue.netcl_state.plans
     found = plans.get(key)
     if found is None:
-        if len(plans) >= LIMIT:
-            plans.clear()
         found = plans[key] = make()
     return found  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.broadcast import broadcast_index_lines, collapse
-from netcl.ops.chain import CHUNK, FAR, OPTIONS, PLANS, START, Plan, access_of, argument_types, is_aligned, reach, title
+from netcl.ops.chain import CHUNK, FAR, OPTIONS, START, Plan, access_of, argument_types, is_aligned, reach, title
 from netcl.ops.render import (
     COUNT,
     REDUCTIONS,
@@ -72,8 +72,6 @@ def run_rows(
     key = (chain, compute, dtypes, layouts)
     found = plans.get(key)
     if found is None:
-        if len(plans) > PLANS:
-            plans.clear()
         found = plans[key] = _plan(chain, compute, dtypes, tensors, queue)
     plan, copies = found
     if copies:

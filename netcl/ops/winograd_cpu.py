@@ -16,6 +16,7 @@ from netcl.core.tensor import Tensor, allocate
 from netcl.ops import tuning
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program, sizes
+from netcl.ops.matrix_units.precision import matmul_precision
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
@@ -44,7 +45,12 @@ COSTS = {
 
 
 def fits(g: Geometry, dtype: DType, queue: Any) -> bool:
-    """Whether these kernels can do it, and weight gradients are faster than by the direct ones."""
+    """Whether these kernels can do it, and weight gradients are faster than by the direct ones.
+
+    Not where plain float32 arithmetic is asked for: an infinity in the input fills the 4x4 outputs of a tile with NaN.
+    """
+    if matmul_precision() == "highest":
+        return False
     if (g.kh, g.kw, g.stride, g.dilation) != (3, 3, (1, 1), (1, 1)) or dtype == FLOAT64:
         return False
     if any(cost.local(dict(cost.shrink)) > profile_of(queue).local_mem for cost in COSTS.values()):

@@ -1,5 +1,6 @@
 """Tensors on every backend: creation, views without copies, host transfers, promotion, errors."""
 
+import copy
 import warnings
 from dataclasses import replace
 
@@ -173,3 +174,21 @@ def test_dev_03_without_fp64(cl_queue):
             warnings.simplefilter("ignore")
             i = Tensor.from_host(cl_queue, np.array([1, 2], np.int32))
             assert (i / 2).dtype == np.float32 and np.allclose((i / 2).to_host(), [0.5, 1])
+
+
+def test_deep_copies_are_copies_on_the_device(queue):
+    x = Tensor.from_host(queue, np.arange(6, dtype=np.float32).reshape(2, 3))
+    twin, pair = copy.deepcopy(x), copy.deepcopy([x, x])
+    x.fill_(0)
+    assert twin.tolist() == [[0, 1, 2], [3, 4, 5]] and twin.queue is x.queue
+    assert pair[0] is pair[1] and pair[0].tolist() == twin.tolist()
+
+
+def test_plans_do_not_grow_without_end(queue, monkeypatch):
+    plans = type(queue.netcl_state.plans)()
+    monkeypatch.setattr(queue.netcl_state, "plans", plans)
+    monkeypatch.setattr(type(plans), "LIMIT", 8)
+    for n in range(1, 40):
+        x = Tensor.from_host(queue, np.ones((n, n), np.float32))
+        assert (x @ x + x).tolist()[0][0] == n + 1
+        assert len(plans) <= 8

@@ -14,6 +14,7 @@ from netcl.core.tensor import Tensor
 from netcl.ops import conv_gpu, winograd_cpu
 from netcl.ops.conv import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.conv_shape import geometry, residues
+from netcl.ops.matrix_units.precision import set_matmul_precision
 
 
 def check(queue, x_shape, w_shape, dtype="float32", **options):
@@ -183,6 +184,24 @@ def test_weights_that_meet_nothing_have_no_gradient(cl_queue):
     met[1, 1] = False  # the one at it
     assert (ref[..., met] != 0).any() and (dw.to_host()[..., ~met] == 0).all()
     close(dw, ref, terms=12)
+
+
+@pytest.mark.usefixtures("any_tiles")
+def test_highest_precision_is_plain_arithmetic(cl_queue):
+    """No transforms: an infinite pixel reaches the nine outputs beside it and no others."""
+    x, w = values((1, 16, 12, 12)), values((16, 16, 3, 3), seed=1)
+    x[0, 3, 5, 6] = np.inf
+    tensors = [Tensor.from_host(cl_queue, a) for a in (x, w)]
+    set_matmul_precision("highest")
+    try:
+        y = conv2d(*tensors, padding=1).to_host()
+        dw = conv2d_weight_grad(Tensor.from_host(cl_queue, np.ones_like(x)), tensors[0], w.shape, padding=1).to_host()
+    finally:
+        set_matmul_precision("high")
+    reached = np.zeros((12, 12), bool)
+    reached[4:7, 5:8] = True
+    assert np.isfinite(y[:, :, ~reached]).all() and not np.isfinite(y[:, :, reached]).any()
+    assert np.isinf(dw[:, 3]).all() and np.isfinite(np.delete(dw, 3, 1)).all()
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
