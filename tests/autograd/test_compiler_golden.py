@@ -58,6 +58,7 @@ def queue_of(kind, vector=8):
         "kind": kind,
         "has_fp64": True,
         "max_work_group": 256,
+        "local_mem": 32 << 10,
         "vector": vector,
         "compute_units": 2,
     }
