@@ -1,4 +1,8 @@
-"""Launches of attention_mma.cl: attention on NVIDIA's warp matrix units, for the layouts that their copies can read."""
+"""Launches of attention_mma.cl: attention on NVIDIA's matrix units, for the layouts that their copies can read.
+
+Floats are split into two TF32 parts: an infinite v gives NaN where plain arithmetic gives infinity;
+`set_matmul_precision("highest")` takes the portable kernels.
+"""
 
 from __future__ import annotations
 
