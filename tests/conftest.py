@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 # Before netcl or any driver starts. All workers share one folder: entries are complete or absent (runtime/cache.py).
@@ -64,6 +65,22 @@ def c_library(tmp_path_factory):
     path = tmp_path_factory.mktemp("c") / "_send.so"
     subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", path, source], check=True)
     return native.load(str(path))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """Wait for GPUs: a test that loses a device's context ends this process, instead of failing all that follow."""
+    for i, profile in enumerate(manager.profiles):
+        if profile.kind != "gpu":
+            continue
+        try:
+            manager.default(i).queue.finish()
+        except Exception as error:
+            lost = f"{item.nodeid}: {profile.name} lost its context ({error})"
+            if not hasattr(item.config, "workerinput"):
+                pytest.exit(lost, returncode=70)
+            sys.__stderr__.write(lost + "\n")
+            os._exit(70)  # a worker of pytest-xdist: the next one takes over
 
 
 POSING = ("gpu-kernels-on-", " as gpu")  # a CPU device that runs the kernels meant for GPUs: slow to build for

@@ -13,9 +13,11 @@ from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, o
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.memory import empty_buffer
+from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue, state_of
 
 OPERATIONS: dict[str, Callable[..., Any]] = {}  # filled by netcl.ops: core itself compiles nothing
+LARGE_FILL = 1 << 24  # bytes from which a GPU fills by a kernel (ops/fill.py)
 
 
 def _operation(name: str, *, swap: bool = False) -> Callable[..., Any]:
@@ -125,8 +127,11 @@ class Tensor:
         elif self.is_contiguous:
             pattern = transferable(self.dtype.type(value))
             pattern = pattern.view(np.uint8) if self.dtype == BOOL else pattern
-            size = self.dtype.itemsize
-            opencl.fill_buffer(self.queue, self.buffer, pattern, self.size * size, self.offset * size)
+            if self.nbytes >= LARGE_FILL and profile_of(self.queue).kind == "gpu":
+                OPERATIONS["fill"](self, pattern)
+            else:
+                size = self.dtype.itemsize
+                opencl.fill_buffer(self.queue, self.buffer, pattern, self.nbytes, self.offset * size)
         else:
             OPERATIONS["assign"](self, Tensor.full(self.queue, (1,), value, self.dtype).expand(self.shape))
         return self

@@ -74,6 +74,7 @@ from netcl.ops.elementwise import (
     trunc,
     where,
 )
+from netcl.ops.fill import fill
 from netcl.ops.indexing import embedding, gather, index_select, isin, masked_select, one_hot, take
 from netcl.ops.loss import (
     binary_cross_entropy,
@@ -99,7 +100,7 @@ OPERATIONS.update({name: getattr(elementwise, name) for name in (
     "add", "sub", "mul", "div", "pow", "remainder", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or",
     "logical_not", "neg", "abs", "exp", "log", "sqrt", "contiguous", "copy", "cast", "assign",
 )})  # fmt: skip
-OPERATIONS["matmul"], OPERATIONS["cumsum"] = matmul, cumsum
+OPERATIONS["matmul"], OPERATIONS["cumsum"], OPERATIONS["fill"] = matmul, cumsum, fill
 OPERATIONS.update({name: getattr(reduction, name) for name in (
     "sum", "mean", "prod", "max", "min", "var", "std", "argmax", "argmin", "any", "all",
 )})  # fmt: skip

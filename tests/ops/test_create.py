@@ -5,7 +5,11 @@ import pytest
 from families import FAMILIES, queue_of
 
 from netcl import ops
+from netcl.core import tensor
+from netcl.core.backend import opencl
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
+from netcl.core.profile import profile_of
+from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 
 
@@ -31,6 +35,22 @@ def test_arange(queue):
         ops.arange(queue, 0, 1, 0)
     with pytest.raises(DTypeError, match="got bool"):
         ops.arange(queue, 2, dtype="bool")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "float32", "float64", "int64"])
+def test_large_fills(queue, dtype, monkeypatch):
+    """On GPUs a kernel writes whole words of 16 bytes and the driver what lies round them; nothing else changes."""
+    monkeypatch.setattr(tensor, "LARGE_FILL", 0)
+    launched = []
+    monkeypatch.setattr(opencl, "hooks", [lambda kernel, *rest: launched.append(kernel.name)])
+    large = not isinstance(queue, CPUQueue) and profile_of(queue).kind == "gpu"
+    for size, start, end in [(1000, 0, 1000), (1000, 1, 997), (1000, 64, 640), (40, 17, 18), (9, 3, 3)]:
+        base = ops.arange(queue, size).astype(dtype)
+        wanted = np.arange(size).astype(dtype)
+        base[start:end].fill_(1)
+        wanted[start:end] = 1
+        same(base, wanted)
+    assert launched.count("fill") == (3 if large else 0)
 
 
 def test_linspace(queue):

@@ -90,7 +90,11 @@ static inline V four(__global const S* p, int c, int D) {
 #define LID ((int)(get_local_id(1) * GX + get_local_id(0)))
 #define NA (TR * DC / (4 * GX))     // vectors of 4 that a work-item brings of a slice of a, and of b
 #define NB (DC / GY)
-#define NX ((KC * (DP / 4) + ITEMS - 1) / ITEMS)    // and of a chunk of x
+#define CHUNK (KC * (DP / 4))
+#define NX ((CHUNK + ITEMS - 1) / ITEMS)            // and of a chunk of x
+// Folds where a chunk divides evenly: left to find that out itself, NVIDIA's compiler (driver 580) builds a key_grad of
+// doubles in groups of 8 x 2 that writes beyond its memory.
+#define IN_CHUNK(at) (CHUNK % ITEMS == 0 || (at) < CHUNK)
 
 // Elements d0 .. d0 + DC of `rows` of at most `all` rows, this item's part: on their way while a product runs.
 static inline void fetch(V* to, int count, int all, __global const S* from, int rows, long step, int d0, int D) {
@@ -146,7 +150,7 @@ static inline void product(V* s, __local E* slices, __global const S* a, int aro
 static inline void fetch_rows(V* to, __global const S* x, int k0, int rows, long step, int D) {
     UNROLL for (int i = 0; i < NX; i++) {
         int at = LID + i * ITEMS, r = k0 + at / (DP / 4);
-        to[i] = at < KC * (DP / 4) && r < rows ? four(x + r * step, at % (DP / 4) * 4, D) : (V)(0);
+        to[i] = IN_CHUNK(at) && r < rows ? four(x + r * step, at % (DP / 4) * 4, D) : (V)(0);
     }
 }
 
@@ -158,7 +162,7 @@ static inline void spread(V* o, __local E* X, __local const E* P, __global const
     for (int k0 = 0; k0 < rows; k0 += KC) {
         SYNC;
         UNROLL for (int i = 0; i < NX; i++)
-            if (LID + i * ITEMS < KC * (DP / 4)) AT4(X + (LID + i * ITEMS) * 4) = next[i];
+            if (IN_CHUNK(LID + i * ITEMS)) AT4(X + (LID + i * ITEMS) * 4) = next[i];
         SYNC;
         if (k0 + KC < rows) fetch_rows(next, x, k0 + KC, rows, step, D);
         UNROLL for (int k = 0; k < KC; k++)

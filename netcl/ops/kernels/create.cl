@@ -1,7 +1,8 @@
 // create.cl: tensors made from nothing, and triangles.
 //   FORM 0 ramp:     out[i] = start + i * step, and `last` at the end; computed in ACC
 //   FORM 1 triangle: out[b, r, c] = x[b, r, c] where c - r <= k (lower) or c - r >= k, else 0; moved as bits U.
-// Launch: an item takes `span` elements (of a row), one on GPUs.
+//   FORM 2 fill:     out[from + i] = (low, high) for i < n, in words of 16 bytes
+// Launch: an item takes `span` elements (of a row), one on GPUs; `fill` is for GPUs, a word an item.
 #pragma OPENCL FP_CONTRACT OFF
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
 
@@ -12,6 +13,12 @@ __kernel void ramp(__global S* restrict out, ACC start, ACC step, ACC last, long
         const T v = (T)(i == n - 1 ? last : start + (ACC)i * step);
         STORE(out, i, v);
     }
+}
+
+#elif FORM == 2
+__kernel void fill(__global ulong2* restrict out, ulong low, ulong high, long from, long n) {
+    const long i = get_global_id(0);
+    if (i < n) out[from + i] = (ulong2)(low, high);
 }
 
 #else
