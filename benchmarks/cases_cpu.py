@@ -298,6 +298,30 @@ class CrossEntropy(Work):
         return 3.0 * FLOAT * self.rows * self.classes
 
 
+@dataclass(frozen=True)
+class EmbeddingGrad(Work):
+    """Gradient of the weight (10, 8) of an embedding in which one index occurs `count` times."""
+
+    count: int = 1 << 16
+
+    def inputs(self, rng: np.random.Generator) -> Sequence[np.ndarray]:
+        return normal(rng, 10, 8), np.full(self.count, 3, np.int32), normal(rng, self.count, 8)
+
+    def ours(self, queue: Any, w: Any, index: Any, g: Any) -> Call:
+        return our_backward(lambda w, index: ag.embedding(w, index), (w, index), g, (0,))
+
+    def torch(self, w: Any, index: Any, g: Any) -> Call:
+        return torch_backward(lambda w, index: functional.embedding(index, w), (w, index.long()), g, (0,))
+
+    def exact(self, w: np.ndarray, index: np.ndarray, g: np.ndarray) -> Any:
+        dw = np.zeros_like(w)
+        np.add.at(dw, index, g)
+        return dw
+
+    def bytes(self) -> float:
+        return float(FLOAT * 9 * self.count)
+
+
 def resnet18_shapes(width: int = 64, classes: int = 1000) -> list[tuple[int, ...]]:
     """The 62 parameters of ResNet-18 (11.7 million numbers at width 64)."""
     shapes: list[tuple[int, ...]] = [(width, 3, 7, 7), (width,), (width,)]
@@ -413,6 +437,7 @@ CASES = [
     Case("attention causal (2,8,512,64) both", Attention(True), Attention(True, 1, 2, 19, 8), 1.0),
     Case("cross_entropy (4096,10) both", CrossEntropy(4096, 10), CrossEntropy(9, 10), 1.0),
     Case("cross_entropy (2048,32000) both", CrossEntropy(2048, 32000), CrossEntropy(5, 999), 1.2),
+    Case("embedding backward, one index 65536 times", EmbeddingGrad(), EmbeddingGrad(37), 1.0),
     Case("AdamW step, 62 tensors, 11.7M", AdamWStep(), AdamWStep(width=4, classes=7), 1.2),
     Case("AdamW step, against torch's fused", AdamWStep(True), AdamWStep(True, 4, 7)),
 ]

@@ -74,11 +74,12 @@ def test_times_add_up_to_the_busy_time(cl_queue):
         for _ in range(20):
             x = E.exp(E.mul(x, 0.1))
     assert len(prof.samples) == 40
-    assert prof.seconds == pytest.approx(prof.busy_seconds, rel=0.05)
+    assert prof.seconds == pytest.approx(sum(s.end - s.start for s in prof.samples), rel=1e-6)
+    stamps = [(round(s.start * 1e9), round(s.end * 1e9)) for s in prof.samples]
+    assert prof.busy_seconds == pytest.approx(union(stamps) * 1e-9, rel=1e-3)  # rounded twice a command
     starts = [s.start for s in prof.samples]
     assert starts == sorted(starts)
     assert all(s.start <= s.end for s in prof.samples)
-    assert np.median([s.end - s.sent for s in prof.samples]) > -1e-3  # the host may be kept waiting after a launch
 
 
 def union(intervals):
@@ -106,13 +107,12 @@ def test_a_digits_training_adds_up_to_the_busy_time_of_the_queue(cl_queue, tmp_p
         opencl.hooks.remove(launched), opencl.copy_hooks.remove(copied)
     stamps = [(event.profile.start, event.profile.end) for event in events]
     total, busy = sum(end - start for start, end in stamps), union(stamps)
-    assert total == pytest.approx(busy, rel=0.05)
     assert prof.kernels.seconds == pytest.approx(total * 1e-9, rel=1e-6)
     assert prof.kernels.busy_seconds == pytest.approx(busy * 1e-9, rel=1e-3)
-    assert sum(row.seconds for row in prof.kernels.stats()) == pytest.approx(busy * 1e-9, rel=0.05)
+    assert sum(row.seconds for row in prof.kernels.stats()) == pytest.approx(total * 1e-9, rel=1e-6)
     spans = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
     assert len(spans) == len(events) > 4 * work.step.num_launches
-    assert sum(e["dur"] for e in spans) * 1e3 == pytest.approx(busy, rel=0.05)
+    assert sum(e["dur"] for e in spans) * 1e3 == pytest.approx(total, rel=1e-6)
 
 
 def test_a_clock_that_counts_from_1970_loses_no_nanosecond():

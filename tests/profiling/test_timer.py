@@ -13,15 +13,16 @@ from netcl.ops import elementwise as E
 from netcl.profiling import EventTimer, Timer
 
 
-def test_a_timer_counts_blocks_calls_and_nests(queue):
-    timer = Timer("work", queue)
-    with timer:
-        time.sleep(0.01)
-        with timer:
-            time.sleep(0.001)
-    assert timer.count == 2 and timer.times[0] >= 0.001 and timer.seconds >= 0.01
-    assert timer.total == sum(timer.times) and timer.mean == timer.total / 2 and timer.ms == timer.seconds * 1e3
-    assert str(timer).startswith("work: 2 x ")
+def test_a_timer_counts_blocks_calls_and_nests(queue, monkeypatch):
+    now = iter([1.0, 3.0, 3.5, 11.0])
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: next(now))
+        timer = Timer("work", queue)
+        with timer, timer:
+            pass
+    assert timer.count == 2 and timer.times == [0.5, 10.0] and timer.seconds == 10.0
+    assert timer.total == 10.5 and timer.mean == 5.25 and timer.ms == 10e3
+    assert str(timer) == "work: 2 x 5250.000 ms (best 500.000 ms)"
 
     @timer
     def work():
@@ -40,7 +41,7 @@ def test_device_time_of_a_block(queue):
     before = len(opencl.hooks), len(cpu.hooks)
     with EventTimer(queue) as timer:
         y = E.exp(E.mul(x, 0.5))
-    assert timer.commands == 2 and 0 < timer.busy <= timer.elapsed < 5 and timer.ms == timer.elapsed * 1e3
+    assert timer.commands == 2 and 0 < timer.busy <= timer.elapsed and timer.ms == timer.elapsed * 1e3
     assert (len(opencl.hooks), len(cpu.hooks)) == before and process.gate is None
     np.testing.assert_allclose(y.to_host()[:2], np.exp(0.5), rtol=1e-6)
     calls = []
