@@ -141,7 +141,7 @@ class FusedDetectionLossPlan:
             return
         profile = profile_of(queue)
         plain = profile.kind == "cpu"
-        self.group = 1 if plain else 1 << min(256, profile.max_work_group).bit_length() - 1
+        self.group = 1 if plain else profile.group(256)
         width = profile.vector if plain else 4
         preamble = dialect.preamble(frozenset({"DETECTION"}), "float", width, plain)
         defines = {"PLAIN": 1} if plain else {"WG": self.group}

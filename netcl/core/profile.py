@@ -44,6 +44,15 @@ class DeviceProfile:
     cache: int = 0  # bytes of the largest cache, 0 where the driver does not tell
     vector: int = 8  # floats of a vector in the kernels for CPU devices: 16 where registers hold as many, else 8
 
+    @property
+    def discrete(self) -> bool:
+        """Whether it is a GPU with memory of its own, which copies from the host reach over a bus."""
+        return self.kind == "gpu" and not self.integrated
+
+    def group(self, most: int) -> int:
+        """Work-items of a group: the largest power of two that is at most `most` and that the device can run."""
+        return 1 << min(most, self.max_work_group).bit_length() - 1
+
 
 _VENDORS = (
     ("nvidia", "NVIDIA"),

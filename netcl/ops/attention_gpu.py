@@ -25,7 +25,7 @@ def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile, most: 
     A work-item holds TR rows x 4 columns: `most`, 4 or 8, where there are enough rows. So a group of 16 x 16, or of
     16 x 8, holds 64 x 64; few rows (decoding) take flat groups.
     """
-    for gx, gy, dc in ((16, 16, 16), (8, 8, 16), (8, 8, 8), (4, 4, 8)):
+    for gx, gy, dc in ((16, 16, 16), (8, 8, 16), (8, 8, 8), (4, 4, 8), (2, 2, 8)):
         width = -(-size // (4 * gx)) * 4 * gx
         held = max(dc * (4 * gx + 4 * gy + 8), width) + 4 * gx * (4 * gy + 4) + 4 * gy * (gx + 2)
         if gx * gy <= profile.max_work_group and held * itemsize <= min(profile.local_mem, 32 << 10):

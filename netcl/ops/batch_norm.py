@@ -220,7 +220,7 @@ def _gpu_form(x: Tensor, profile: DeviceProfile, *others: Tensor) -> tuple[dict[
     """Defines of batch_norm_gpu.cl for `x`, vectors per (sample, channel), and the dtype of indices."""
     span = sizes_of(x)[2]
     vector = span % 4 == 0 and all(t.offset % 4 == 0 for t in (x, *others))
-    limit = 1 << (min(profile.max_work_group, 256).bit_length() - 1)
+    limit = profile.group(GROUP)
     width = min(32, limit) if span == 1 else 1
     sizes = {"CT": width, "LANES": limit // width, "FINISH": min(FINISH, limit)}
     index = INT32 if x.size < 1 << 31 else INT64
@@ -317,7 +317,7 @@ def _gpu_apply(
     text = source("batch_norm_gpu.cl", "APPLY", x.dtype, compute, dtype, kept, **sizes)
     kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 5 + [index] * 3 + [_scalar(compute)], OPTIONS)
     tensors = (mean, second, x, w, b)
-    vectors, group = x.size // sizes["VEC"], min(GROUP, profile.max_work_group)
+    vectors, group = x.size // sizes["VEC"], profile.group(GROUP)
     numbers = (*[t.offset for t in tensors], vectors, x.shape[1], across, float(eps))
     launch(kernel, queue, (-(-vectors // group) * group,), (group,), y.buffer, *[t.buffer for t in tensors], *numbers)
 
@@ -405,6 +405,6 @@ def _gpu_batch_grad(
     launch(kernel, queue, (c * sizes["FINISH"],), (sizes["FINISH"],), *joined, splits, c)
     if wanted:
         kernel = get_kernel(queue, last, "grad_apply", [None] * 8 + [INT64] * 6 + [index] * 3 + [INT64], OPTIONS)
-        vectors, group = x.size // sizes["VEC"], min(GROUP, profile.max_work_group)
+        vectors, group = x.size // sizes["VEC"], profile.group(GROUP)
         numbers = (*offsets, vectors, c, across, n * across * sizes["VEC"])
         launch(kernel, queue, (-(-vectors // group) * group,), (group,), dx.buffer, sums.buffer, *buffers, *numbers)

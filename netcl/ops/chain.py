@@ -149,7 +149,7 @@ def _plan(
     _, form, lengths, strides = _walk(shape, compute, dtypes, tensors, out, queue)
     rows, cols = layout.size_of(lengths[:-1]), lengths[-1]
     chunk = TURNED if any(is_turned(s) for s in strides) else CHUNK
-    global_size, local_size, extra = _geometry(form, rows, cols, chunk, profile_of(queue).max_work_group)
+    global_size, local_size, extra = _geometry(form, rows, cols, chunk, profile_of(queue).group(GROUP))
     operands = (*form.inputs, *form.outputs)
     constants = [step for s in strides for step in s[:-1]]
     constants += [s[-1] for s, x in zip(strides, operands, strict=True) if x.access == "strided"]
@@ -201,7 +201,7 @@ def is_turned(strides: Shape) -> bool:
 
 
 def _geometry(
-    form: Form, rows: int, cols: int, chunk: int, limit: int
+    form: Form, rows: int, cols: int, chunk: int, group: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Global size, local size, and the CPU loop's (rows per item, columns per item, at most `chunk`)."""
     if form.plain:
@@ -211,7 +211,6 @@ def _geometry(
         items: tuple[int, ...] = (columns,) if form.rank == 0 else (columns, -(-rows // step))
         return items, (1,) * len(items), (step, chunk)
     vectors = rows * -(-cols // form.width)
-    group = min(GROUP, limit)
     return (-(-vectors // group) * group,), (group,), ()
 
 

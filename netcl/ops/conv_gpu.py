@@ -38,7 +38,8 @@ FLAT = (*ROWS, "conv_gpu_flat")  # for few output channels
 GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
 LEAST_DEPTH = 256  # pixels of a split
 FEW_CHANNELS = 4  # channels of a group below which sums are direct
-DIRECT, FEW = 128, 9  # as in conv_gpu.cl
+DIRECT = 128  # work-items of a group of conv_direct and conv_weights_direct
+FEW = 9  # as in conv_gpu.cl
 TILES = tuning.FOOTPRINTS["conv_gpu"]  # of floats; of doubles in `conv_weights`, which keeps four integers a column:
 DOUBLES = replace(TILES, local=lambda p: 16 * p["BK"] * (p["BM"] + p["BN"]) + 16 * p["BN"])
 
@@ -102,7 +103,8 @@ def _forward_plan(g: Geometry, x: Tensor, strides: Any, aligned: bool, bias: boo
     dims, taps = _dims(g, x, strides, 0), _taps(queue, g)
     if _direct(g):
         kernel = _kernel(queue, "conv_direct", g, x, strides, {}, FORWARD, preamble, more)
-        return Plan(kernel, (-(-q // DIRECT) * DIRECT, g.o), (DIRECT, 1), taps, dims)
+        group = profile_of(queue).group(DIRECT)
+        return Plan(kernel, (-(-q // group) * group, g.o), (group, 1), taps, dims)
     row = _tiles(FLAT, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
     kernel = _kernel(queue, "conv", g, x, strides, row, FORWARD, preamble, more | ends)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
@@ -145,13 +147,14 @@ def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor) -> Plan:
     taps, direct = _taps(queue, g), _direct(g)
     row = _tiles(ROWS, x.dtype, profile, m, k, q, g.groups)
     tiles = -(-k // FEW) * g.o if direct else -(-k // row["BN"]) * -(-m // row["BM"]) * g.groups
-    step = DIRECT if direct else row["BK"]
+    group = profile.group(DIRECT)
+    step = group if direct else row["BK"]
     wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // tiles, -(-q // LEAST_DEPTH)))
     depth = -(-q // (wanted * step)) * step
     splits, dims = -(-q // depth), _dims(g, x, upstream.strides, depth)
     if direct:
         kernel = _kernel(queue, "conv_weights_direct", g, x, upstream.strides, {}, WEIGHTS, "", {})
-        return Plan(kernel, (-(-k // FEW) * DIRECT, g.o, splits), (DIRECT, 1, 1), taps, dims, splits)
+        return Plan(kernel, (-(-k // FEW) * group, g.o, splits), (group, 1, 1), taps, dims, splits)
     kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", {})
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
     return Plan(kernel, (tiles // g.groups * items, splits * g.groups), (items, 1), taps, dims, splits)
@@ -193,7 +196,8 @@ def _kernel(
     queue: Any, name: str, g: Geometry, x: Tensor, strides: Any, row: dict[str, int], types: Any, preamble: str,
     more: dict[str, Any],
 ) -> Kernel:  # fmt: skip
-    source = _text(x.dtype, _wide(g, x, strides), preamble, *sorted({**row, **more}.items()))
+    given = {"DIRECT": profile_of(queue).group(DIRECT), **row, **more}
+    source = _text(x.dtype, _wide(g, x, strides), preamble, *sorted(given.items()))
     return get_kernel(queue, source, name, types, OPTIONS)
 
 

@@ -16,7 +16,7 @@ LANES, GROUP = 32, 256  # neighbouring elements of a group, and its work-items
 def add(dw: Tensor, part: Tensor, parts: int) -> None:
     """dw = the sum of the `parts` arrays of dw's size in `part`; dw is contiguous."""
     queue = dw.queue
-    group = min(GROUP, profile_of(queue).max_work_group)
+    group = profile_of(queue).group(GROUP)
     lanes = min(LANES, group)
     slices = group // lanes
     text = sources.load("conv_parts.cl", S=C_NAME[dw.dtype], E=C_NAME[part.dtype], LANES=lanes, SLICES=slices)

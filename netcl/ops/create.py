@@ -17,7 +17,7 @@ from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.ops import sources
-from netcl.ops.chain import CHUNK, GROUP
+from netcl.ops.chain import CHUNK
 from netcl.ops.indexing import BITS, line_of
 from netcl.runtime.cache import get_kernel
 
@@ -114,7 +114,7 @@ def _triangle(where: str, x: Tensor, k: int) -> Tensor:
     seen = x.reshape(batch, rows, cols)
     source = sources.load("create.cl", FORM=1, U=BITS[x.dtype.itemsize])
     kernel = get_kernel(queue, source, "triangle", _TRIANGLE, ("-w",))
-    group, span = (1, CHUNK) if profile.kind == "cpu" else (min(64, GROUP, profile.max_work_group), 1)
+    group, span = (1, CHUNK) if profile.kind == "cpu" else (profile.group(64), 1)
     grid = -(-cols // (span * group)) * group
     launch(
         kernel, queue, (grid, batch * rows), (group, 1), seen.buffer, out.buffer,

@@ -245,7 +245,7 @@ def _program(
 ) -> tuple[str, int]:  # fmt: skip
     """The text of loss.cl and the size of its group."""
     profile, element = profile_of(queue), C_NAME[compute]
-    group = 1 if profile.kind == "cpu" else 1 << min(256, profile.max_work_group).bit_length() - 1
+    group = 1 if profile.kind == "cpu" else profile.group(256)
     source = sources.load(
         "loss.cl", WG=group, LABEL=C_NAME[label], S=C_NAME[storage], E=element, MEAN=int(mean),
         ACC="double" if group == 1 and profile.has_fp64 else element, **flags,

@@ -334,7 +334,7 @@ def _walk(
     walk = _axes([*tensors, *like], shape, axes, ordered, NARROW if profile.kind == "cpu" else 2)
     plain = profile.kind == "cpu"
     room = GROUP if plain else profile.local_mem // (4 * compute_dtype(compute).itemsize * folded)
-    group = 1 << min(GROUP, profile.max_work_group, room).bit_length() - 1
+    group = profile.group(min(GROUP, room))
     wide = plain or any(reach(t) >= 1 << 30 for t in (*tensors, *like))
     accesses = [access_of(s) for s in walk.inner_strides]
     operands = [Operand(t.dtype, a) for t, a in zip((*tensors, *like), accesses, strict=True)]

@@ -247,7 +247,7 @@ def grid_of(profile: DeviceProfile, rows: int, cols: int) -> tuple[Shape, Shape,
         chunk = min(cols, CHUNK)
         step = max(1, min(CHUNK // chunk, -(-rows // (4 * profile.compute_units))))
         return (-(-cols // chunk), -(-rows // step)), (1, 1), (step, chunk)
-    group = min(GROUP, profile.max_work_group)
+    group = profile.group(GROUP)
     return (-(-rows * cols // group) * group,), (group,), (1, 1)
 
 
@@ -256,7 +256,7 @@ def line_of(profile: DeviceProfile, size: int) -> tuple[Shape, Shape, int]:
     if profile.kind == "cpu":
         step = max(1, min(CHUNK, -(-size // (4 * profile.compute_units))))
         return (-(-size // step),), (1,), step
-    group = min(GROUP, profile.max_work_group)
+    group = profile.group(GROUP)
     return (-(-size // group) * group,), (group,), 1
 
 

@@ -54,7 +54,7 @@ def sum_parts(queue: Any, p: Product, splits: int) -> Callable[..., None]:
     storage = element if p.wide else C_NAME[p.dtype]
     source = sources.load("matmul_parts.cl", preamble=preamble, S=storage, E=element, **defines)
     kernel = get_kernel(queue, source, "matmul_parts", (*TYPES, None) if p.sums else TYPES)
-    size, group = p.m * p.n * p.count, min(GROUP, profile_of(queue).max_work_group)
+    size, group = p.m * p.n * p.count, profile_of(queue).group(GROUP)
     items = size + p.m if p.sums else size
     grid, (outer, inner) = (-(-items // group) * group,), batch_axes(p)
     record = PARTS.pack(p.m, p.n, size, p.c, outer[3], inner[3], inner[0], splits, p.accumulate, 0)

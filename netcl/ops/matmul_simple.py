@@ -27,7 +27,7 @@ def plan(queue: Any, p: Product) -> Any:
     source = sources.load("matmul_simple.cl", S=C_NAME[p.dtype], LOGICAL=int(p.dtype == BOOL))
     kernel = get_kernel(queue, source, "gemm_simple", TYPES)
     profile = profile_of(queue)
-    group = 1 if profile.kind == "cpu" else min(GROUP, profile.max_work_group)
+    group = 1 if profile.kind == "cpu" else profile.group(GROUP)
     outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]
     dims = DIMS.pack(
         p.m,

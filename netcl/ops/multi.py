@@ -116,6 +116,7 @@ class Form(NamedTuple):
     plain: bool  # a CPU device
     vector: int  # floats of a CPU device's vector
     aligned: bool = False  # tensors start at whole vectors, as states always do: a GPU then loads them in one piece
+    group: int = 1  # work-items that share a chunk
 
     @property
     def element(self) -> str:
@@ -182,8 +183,8 @@ def _fold(body: Body, form: Form) -> list[str]:
     lines = [f"{{ T a = total, b = total.s{turned}; total = {fold}; }}" for turned in turns(form.width)]
     if form.plain:
         return [*lines, "partial[base + (int)chunk] = total.s0;"]
-    return [*lines, "int id = (int)get_local_id(0);", f"__local E room[{GROUP}];", "room[id] = total.s0;",
-            f"for (int span = {GROUP} / 2; span > 0; span /= 2) {{", "    barrier(CLK_LOCAL_MEM_FENCE);",
+    return [*lines, "int id = (int)get_local_id(0);", f"__local E room[{form.group}];", "room[id] = total.s0;",
+            f"for (int span = {form.group} / 2; span > 0; span /= 2) {{", "    barrier(CLK_LOCAL_MEM_FENCE);",
             "    if (id < span) { T a = (T)(room[id]), b = (T)(room[id + span]);",
             f"        total = {fold}; room[id] = total.s0; }}", "}",
             "if (id == 0) partial[base + (int)chunk] = room[0];"]  # fmt: skip
@@ -213,7 +214,7 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
     lines += [f"{r}_ += row[{1 if r == 'p' else 2}];" for r in body.reads]
     lines += [f"__global {element}* {s}_ = flat_{s} + row[3];" for s in body.states]
     lines += [f"T {k} = (T)(a_{k});" for k in body.scalars] + ["T total = (T)(0);"] * bool(body.combine)
-    first, step = ("0", width) if form.plain else (f"(long)get_local_id(0) * {width}", GROUP * width)
+    first, step = ("0", width) if form.plain else (f"(long)get_local_id(0) * {width}", form.group * width)
     inner = {full: ["    " + line for line in _vector(body, form, full)] for full in (True, False)}
     lines += [f"long i = {first};", f"for (; i + {width} <= n; i += {step}) {{", *inner[True], "}",
               "if (i < n) {", *inner[False], "}"]  # fmt: skip
@@ -231,13 +232,14 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
 # -- launching ---------------------------------------------------------------------------------------------------------
 
 
-def kernel_for(queue: Any, body: Body, dtype: DType, count: int, aligned: bool) -> tuple[Kernel, int, bool]:
-    """The kernel of `body` for `count` tensors, how many it names, and whether it is of the CPU family."""
+def kernel_for(queue: Any, body: Body, dtype: DType, count: int, aligned: bool) -> tuple[Kernel, int, int]:
+    """The kernel of `body` for `count` tensors, how many it names, and the work-items of its groups."""
     profile = profile_of(queue)
     plain = profile.kind == "cpu"
-    form = Form(dtype, next(n for n in SLOTS if n >= count), plain, profile.vector, aligned and not plain)
+    group = 1 if plain else profile.group(GROUP)
+    form = Form(dtype, next(n for n in SLOTS if n >= count), plain, profile.vector, aligned and not plain, group)
     source, types = render(body, form)
-    return get_kernel(queue, source, f"netcl_{body.name}", types, OPTIONS), form.slots, form.plain
+    return get_kernel(queue, source, f"netcl_{body.name}", types, OPTIONS), form.slots, form.group
 
 
 def run(
@@ -260,10 +262,9 @@ def run(
     if not rows.chunks:
         return 0
     aligned = all(p % 4 == 0 and g % 4 == 0 for p, g in offsets)
-    kernel, named, plain = kernel_for(queue, body, first[0].dtype, len(sizes), aligned)
+    kernel, named, group = kernel_for(queue, body, first[0].dtype, len(sizes), aligned)
     buffers = [b for ts in arrays for b in _filled([t.buffer for t in ts], named)]
-    size = rows.chunks if plain else rows.chunks * GROUP
-    launch(kernel, queue, (size,), (1 if plain else GROUP,), *buffers, *[f.buffer for f in flats], rows.rows.buffer,
+    launch(kernel, queue, (rows.chunks * group,), (group,), *buffers, *[f.buffer for f in flats], rows.rows.buffer,
            *extra, *scalars)  # fmt: skip
     return rows.chunks
 

@@ -162,7 +162,7 @@ def row_group(n: int, vec: int, profile: DeviceProfile) -> dict[str, int]:
 
     PER 0 stands for rows that do not fit in registers. Few values keep the number of programs small.
     """
-    limit = 1 << (min(profile.max_work_group, 256).bit_length() - 1)
+    limit = profile.group(256)
     vectors = -(-n // vec)
     items = min(limit, max(min(32, limit), power_of_two(-(-vectors // 4))))
     per = next((p for p in (1, 4, 8) if vectors <= p * items), 0)
@@ -361,9 +361,9 @@ def run_columns(
         text = source("norm_cpu.cl", "COLUMNS", compute, compute, dtype, (), **cpu_vector(compute, profile))
         global_size, local = (-(-n // 64), len(outs)), (1, 1)
     else:
-        limit = 1 << (min(profile.max_work_group, 256).bit_length() - 1)
+        limit = profile.group(256)
         width = min(32, limit)
-        sizes = {"WIDTH": width, "LANES": max(1, limit // width), "WG": min(256, limit), "PER": 0}
+        sizes = {"WIDTH": width, "LANES": max(1, limit // width), "WG": limit, "PER": 0}
         text = source("norm_gpu.cl", "COLUMNS", compute, compute, dtype, (), **gpu_vector(compute, False), **sizes)
         local = (width, sizes["LANES"], 1)
         global_size = (-(-n // width) * width, sizes["LANES"], len(outs))

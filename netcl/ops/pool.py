@@ -264,7 +264,7 @@ def _plan(queue: Any, name: str, types: Any, form: Window, result: Any, x: Tenso
     if profile.kind == "cpu":
         cols, rows, group = wide, max(1, GRAIN // wide), 1
     else:
-        cols, rows, group = 1, 1, min(GROUP, profile.max_work_group)
+        cols, rows, group = 1, 1, profile.group(GROUP)
     compute = C_NAME[compute_dtype(x.dtype)]
     lowest = "(-INFINITY)" if is_float(x.dtype) else 0  # never seen by integers: a window has an element, or no meaning
     source = sources.load("pool.cl", S=C_NAME[x.dtype], T=compute, LOWEST=lowest, ADAPTIVE=int(form.adaptive))

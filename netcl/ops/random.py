@@ -169,7 +169,7 @@ def _generate(
     plain = profile.kind == "cpu"
     storage = UINT8 if dtype == BOOL else dtype
     kernel = get_kernel(queue, _source(form, storage, plain), "random", _TYPES, ("-cl-mad-enable", "-w"))
-    group = 1 if plain else min(256, profile.max_work_group)
+    group = 1 if plain else profile.group(256)
     items = -(-count // (4 * 8 * STEP if plain else 4 * 4))
     source = out if x is None else x
     launch(

@@ -170,7 +170,7 @@ def _sharing(cols: int, width: int, profile: DeviceProfile) -> tuple[int, int]:
     if profile.kind == "cpu":
         return 0, next((k for k in KEEP_CPU if cols <= width * k), 0)
     vectors = -(-cols // width)
-    limit = min(1024, 1 << profile.max_work_group.bit_length() - 1)
+    limit = profile.group(1024)
     group = min(256, limit, max(32, 1 << max(vectors - 1, 1).bit_length()))
     while -(-vectors // group) > KEEP_GPU[-1] and 2 * group <= limit:
         group *= 2

@@ -95,7 +95,7 @@ def _scan(x: Tensor, dtype: DType, total: DType) -> Tensor:
     cut = _cut(profile, outer, n, cols)
     span = -(-n // cut.parts)
     parts = -(-n // span)
-    group = 1 << min(GROUP, profile.max_work_group).bit_length() - 1
+    group = profile.group(GROUP)
     wide = is_wide(profile, x.size, reach(x))
     source = _source(x.dtype, dtype, total, group if cut.rows else 0, cut.columns, wide)
     kernel = get_kernel(queue, source, "scan", _types(wide), ("-w",))

@@ -143,7 +143,7 @@ def _by_columns(
 ) -> None:  # fmt: skip
     """One launch: every column of `out` belongs to one work-item, which walks along the positions."""
     queue, (outer, count, cols) = out.queue, src.shape
-    chunk, local = 1, min(64, profile.max_work_group)
+    chunk, local = 1, profile.group(64)
     if profile.kind == "cpu":
         share = -(-cols * outer // (4 * profile.compute_units))
         chunk, local = min(cols, -(-share // 16) * 16), 1  # 16: items do not share cache lines

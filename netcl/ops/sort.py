@@ -85,7 +85,7 @@ def order_of_rows(x: Tensor, descending: bool = False) -> Tensor:
 
 def _bitonic(x: Tensor, order: Tensor, facts: tuple[int, ...], profile: DeviceProfile) -> None:
     queue, (rows, n), size = x.queue, x.shape, _pair_size(x.dtype)
-    group = 1 << min(GROUP, profile.max_work_group, profile.local_mem // (8 * size)).bit_length() - 1
+    group = profile.group(min(GROUP, profile.local_mem // (8 * size)))
     block, padded = 4 * group, 1 << max(n - 1, 1).bit_length()
     total = -(-rows * padded // block) * block
     network = sources.load("sort.cl", WG=group, **_key(x.dtype))

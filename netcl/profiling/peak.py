@@ -55,7 +55,7 @@ def _best(run: Callable[[], None], finish: Callable[[], None]) -> float:
 def _measure(queue: Any) -> Peaks:
     profile = profile_of(queue)
     cpu = profile.kind == "cpu"
-    width, group, chunk = (profile.vector, 1, 4096) if cpu else (4, min(256, profile.max_work_group), 1)
+    width, group, chunk = (profile.vector, 1, 4096) if cpu else (4, profile.group(256), 1)
     text = f"#define W {width}\n" + (resources.files("netcl.profiling") / "peak.cl").read_text(encoding="utf-8")
     stream = get_kernel(queue, text, "stream", [None, None, INT32])
     chains = get_kernel(queue, text, "fma_chains", [None, INT32, FLOAT32], ("-cl-mad-enable",))

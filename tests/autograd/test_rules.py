@@ -1,11 +1,16 @@
 """Every backward rule against finite differences in double precision, on contiguous inputs and on views."""
 
+import dataclasses
+import math
+
 import cases
 import numpy as np
 import pytest
+from families import FAMILIES, POSING, queue_of
 
 import netcl.autograd as ag
 from netcl.core.backend import opencl
+from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import cross_entropy, elementwise
 
@@ -150,14 +155,41 @@ def test_rule(queue, name, form):
     assert ag.gradcheck(through_views, inputs)
 
 
-@pytest.mark.parametrize("name", INDEXED)
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_rule_with_an_index(queue, name, dtype):
+def inputs_of(queue, name, dtype=np.int32):
+    """The function of a case of INDEXED, and its inputs."""
     fn, shapes, index_shape, limit = INDEXED[name]
     rng = np.random.default_rng(7)
     inputs = [Tensor.from_host(queue, rng.standard_normal(s)) for s in shapes]
     inputs.insert(1, Tensor.from_host(queue, rng.integers(0, limit, index_shape).astype(dtype)))
-    assert ag.gradcheck(fn, inputs)
+    return fn, inputs
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rule_with_an_index(queue, name, dtype):
+    assert ag.gradcheck(*inputs_of(queue, name, dtype))
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name.startswith(POSING)])
+@pytest.mark.parametrize("name", [*CASES, *INDEXED])
+def test_rule_on_a_device_of_small_groups(family, name):
+    """Of at most 12 work-items, and no power of two: what is launched keeps to it."""
+    queue = queue_of(family)
+    groups = []
+    hook = lambda kernel, queue, size, local, *_: groups.append((math.prod(local or ()), kernel.name))  # noqa: E731
+    opencl.hooks.append(hook)
+    try:
+        with override_profile(queue, dataclasses.replace(profile_of(queue), max_work_group=12)):
+            if name in INDEXED:
+                assert ag.gradcheck(*inputs_of(queue, name))
+            else:
+                fn, shapes, *kind = CASES[name]
+                rng = np.random.default_rng(7)
+                inputs = [Tensor.from_host(queue, sample(s, kind[0] if kind else None, rng)) for s in shapes]
+                assert ag.gradcheck(fn, inputs)
+    finally:
+        opencl.hooks.remove(hook)
+    assert max(groups, default=(0, "views only"))[0] <= 12, max(groups)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (4,), (3, 1)])

@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pyopencl as cl
 import pytest
 from conv_reference import ACTIVATIONS, Reference, close, values
 
+from netcl.core.backend import opencl
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
@@ -254,10 +256,17 @@ def test_depthwise_gradients_drop_what_lies_behind_a_row(queue, width):
 
 @pytest.fixture
 def gpu_family(cl_queue):
-    """The device's queue with the kernels that GPUs get, at the smallest work-groups."""
+    """The device's queue with the kernels that GPUs get, at groups of at most 64 work-items."""
     faked = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=64)
-    with override_profile(cl_queue, faked):
-        yield cl_queue
+    groups = []
+    hook = lambda kernel, queue, size, local, *_: groups.append(math.prod(local or ()))  # noqa: E731
+    opencl.hooks.append(hook)
+    try:
+        with override_profile(cl_queue, faked):
+            yield cl_queue
+    finally:
+        opencl.hooks.remove(hook)
+    assert max(groups) <= 64
 
 
 @pytest.mark.parametrize("case", list(CASES))

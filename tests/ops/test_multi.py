@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from netcl.core.backend import opencl
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import multi
@@ -14,11 +15,19 @@ from netcl.ops.update import Updater, total_norm, update
 SIZES = (1, 7, 8, 9, 63, 64, 65, 4095, 4097, 8191, 8193, 20000)
 
 
-@pytest.fixture(params=["cpu", "gpu"])
+@pytest.fixture(params=[("cpu", 4096), ("gpu", 256), ("gpu", 12)], ids=["cpu", "gpu", "gpu of small groups"])
 def family(request, cl_queue):
-    """A queue of every device, run by each of the two kernel families."""
-    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), kind=request.param)):
-        yield cl_queue
+    """A queue of every device, run by each of the two kernel families; launches keep to the size of groups."""
+    kind, most = request.param
+    groups = []
+    hook = lambda kernel, queue, size, local, *_: groups.append(math.prod(local or ()))  # noqa: E731
+    opencl.hooks.append(hook)
+    try:
+        with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), kind=kind, max_work_group=most)):
+            yield cl_queue
+    finally:
+        opencl.hooks.remove(hook)
+    assert max(groups) <= most
 
 
 def tensors(queue, dtype, seed, sizes=SIZES, shift=5):

@@ -14,10 +14,10 @@
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691.
 #ifndef GX
-#define GX 16       // work-items along the columns (4, 8, 16)
+#define GX 16       // work-items along the columns (2, 4, 8, 16)
 #endif
 #ifndef GY
-#define GY 16       // work-items along the rows (4, 8, 16)
+#define GY 16       // work-items along the rows (2, 4, 8, 16)
 #endif
 #ifndef TR
 #define TR 4        // rows of a work-item (4, 8)

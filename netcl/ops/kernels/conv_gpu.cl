@@ -180,7 +180,9 @@ __kernel void conv_direct(__global S* Y, __global const S* X, __global const S* 
 // part (splits, output channels, K) as in conv_weights, FEW taps of one filter per group of DIRECT work-items.
 // Launch: groups (ceil(K / FEW), output channels, splits).
 #define FEW 9
+#ifndef DIRECT
 #define DIRECT 128
+#endif
 __kernel __attribute__((reqd_work_group_size(DIRECT, 1, 1))) void conv_weights_direct(
     __global E* part, __global const S* G, __global const S* X, __global const int4* taps, long og, long ox, int groups,
     const Dims D) {
