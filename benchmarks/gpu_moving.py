@@ -1,4 +1,7 @@
-"""Reductions, rows by index, windows and updates for an NVIDIA GPU: work that memory bounds, a table of benchmarks/h200.py."""
+"""Reductions, rows by index, windows and updates for an NVIDIA GPU, a table of benchmarks/h200.py.
+
+Memory bounds them all, so the bytes that must move are given and the rate is printed.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from benchmarks.gpu_cases import Env, GpuCase, Pair
 
 ROWS = (8192, 4096)
 IMAGES = (32, 128, 56, 56)
+GRADIENT, CONV = ("forward", "gradient"), ("forward", "dx", "dw")
 
 
 def alike(env: Env, ours: Callable[..., Any], theirs: Callable[..., Any], *data: Any, moved: float) -> Pair:
@@ -173,11 +177,8 @@ CASES = (
     GpuCase("transposed copy (8192,4096)", turned),
     GpuCase("dropout (8192,4096)", dropped),
     GpuCase("sort (4096,1024) axis 1", ordered),
-    *(GpuCase(f"embedding 8192 of (50304,768) {part}", partial(embedded, part=part)) for part in ("forward", "gradient")),
-    *(GpuCase(f"max pool 2x2 (32,128,56,56) {part}", partial(pooled, part=part)) for part in ("forward", "gradient")),
-    *(
-        GpuCase(f"depthwise 3x3 (32,128,56,56) {part}", partial(depthwise, part=part))
-        for part in ("forward", "dx", "dw")
-    ),
+    *(GpuCase(f"embedding 8192 of (50304,768) {part}", partial(embedded, part=part)) for part in GRADIENT),
+    *(GpuCase(f"max pool 2x2 (32,128,56,56) {part}", partial(pooled, part=part)) for part in GRADIENT),
+    *(GpuCase(f"depthwise 3x3 (32,128,56,56) {part}", partial(depthwise, part=part)) for part in CONV),
     GpuCase("AdamW step, 8 tensors of 42M", updated),
 )  # fmt: skip
