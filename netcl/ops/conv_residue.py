@@ -12,6 +12,7 @@ from typing import Any
 
 from netcl.core.backend.opencl import launch
 from netcl.core.dtypes import C_NAME, INT64, NARROW
+from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import sources
 from netcl.ops.conv_shape import Geometry, residue_geometry, residues
@@ -19,23 +20,24 @@ from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
 TURN = (None, None, *(INT64,) * 10)
+ITEMS = 64  # of a group that turns filters, on GPUs
 
 
 def input_grad(forward: Callable[..., None], dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
     """Fill dx by `forward(dx, strides, first element, g, turned weights, None, geometry, None)` for every residue."""
     queue = g.queue
-    turn, clear, parts = remember(queue, ("conv_residue", form, dx.strides, g.dtype), lambda: _plan(queue, form, dx, g))
+    key = ("conv_residue", form, dx.strides, g.dtype)
+    turn, grid, group, clear, parts = remember(queue, key, lambda: _plan(queue, form, dx, g))
     if clear:
         dx.fill_(0)
-    grid = (form.c // form.groups, form.groups)
     for shape, sizes, strides, start, part in parts:
         turned = allocate(queue, shape, g.dtype)
-        launch(turn, queue, grid, (1, 1), turned.buffer, w.buffer, w.offset, *sizes)
+        launch(turn, queue, grid, group, turned.buffer, w.buffer, w.offset, *sizes)
         forward(dx, strides, start, g, turned, None, part, None)
 
 
 def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> Any:
-    """The kernel that turns filters, whether dx has pixels that no tap reaches, and a row for each residue.
+    """The kernel that turns filters, its sizes, whether dx has pixels that no tap reaches, and a row for each residue.
 
     A row: shape of the turned filters, arguments that turn them, strides and first element in dx, geometry.
     """
@@ -43,7 +45,9 @@ def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> Any:
     ys, xs = (list(residues(*axis)) for axis in axes)
     bits = "ushort" if g.dtype in NARROW else C_NAME[g.dtype]  # filters are only moved
     turn = get_kernel(queue, sources.load("conv_turn.cl", S=bits), "conv_turn", TURN)
-    outs = form.o // form.groups
+    outs, profile = form.o // form.groups, profile_of(queue)
+    items = 1 if profile.kind == "cpu" else profile.group(min(outs, ITEMS))
+    grid = (form.c // form.groups, form.groups, -(-outs // items) * items if profile.kind != "cpu" else 1)
     n, c, h, _ = dx.strides
     strides = (n, c, h * form.stride[0], form.stride[1])
     parts = []
@@ -53,4 +57,4 @@ def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> Any:
                 sizes = (outs, form.kh, form.kw, y.taps, x.taps, y.start, y.step, x.start, x.step)
                 start = y.first * h + x.first
                 parts.append(((form.c, outs, y.taps, x.taps), sizes, strides, start, residue_geometry(form, y, x)))
-    return turn, len(parts) < len(ys) * len(xs), parts
+    return turn, grid, (1, 1, items), len(parts) < len(ys) * len(xs), parts
