@@ -9,7 +9,7 @@ from netcl.core.dtypes import INT64, NARROW, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_residue, depthwise_cpu, winograd_cpu
+from netcl.ops import conv_residue, depthwise_cpu, winograd, winograd_cpu
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.lanes_cpu import RECORD, pack_dims, unit_rows
 from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program, sizes
@@ -74,7 +74,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     if depthwise_cpu.fits(form, queue):
         return depthwise_cpu.weight_grad(dw, g, x, form)
     sums = _kernel(queue, "conv_weights_sum", g.dtype, False, SUM)
-    if winograd_cpu.fits(form, g.dtype, queue) and winograd_cpu.weights_pay(form):
+    if winograd_cpu.fits(form, g.dtype, queue) and winograd.weights_pay(form):
         part, splits = winograd_cpu.weight_sums(g, x, form)
     else:
         key = ("conv_cpu weights", form, x.strides, g.dtype)

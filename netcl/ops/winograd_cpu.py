@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import struct
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from netcl.core.backend.opencl import Kernel, launch
-from netcl.core.dtypes import FLOAT32, FLOAT64, INT32, INT64, DType
+from netcl.core.dtypes import FLOAT32, INT32, INT64, DType
 from netcl.core.layout import Shape
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import tuning
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.matmul_cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program, sizes
-from netcl.ops.matrix_units.precision import matmul_precision
 from netcl.ops.plans import remember
+from netcl.ops.winograd import POINTS, suits, tile_count, tiles
 from netcl.runtime.cache import get_kernel
 
 DIMS = struct.Struct("24q")  # Tiles of winograd_cpu.cl
@@ -25,10 +24,7 @@ RECORD = np.dtype(f"V{DIMS.size}")
 FORWARD = (*(None,) * 4, *(INT64,) * 3, RECORD)
 FILTERS = (None, None, INT64, INT32, INT32)
 WEIGHTS = (*(None,) * 3, INT64, INT64, RECORD)
-POINTS = 36
-LEAST, PAIRS = 8, 144  # channels in and out, and products of these, from which the transforms pay
 MANY = 32  # tiles that pay for writing and reading filters in memory
-FEW = 128  # tiles below which gradients of weights are direct: see `weights_pay`
 BAND = 4 * 16 * 6 * 73  # bytes of the turned pixels
 COSTS = {
     "winograd_cpu": tuning.Footprint(
@@ -45,33 +41,15 @@ COSTS = {
 
 
 def fits(g: Geometry, dtype: DType, queue: Any) -> bool:
-    """Whether these kernels can do it, and weight gradients are faster than by the direct ones.
-
-    Not where plain float32 arithmetic is asked for: an infinity in the input fills the 4x4 outputs of a tile with NaN.
-    """
-    if matmul_precision() == "highest":
-        return False
-    if (g.kh, g.kw, g.stride, g.dilation) != (3, 3, (1, 1), (1, 1)) or dtype == FLOAT64:
-        return False
-    if any(cost.local(dict(cost.shrink)) > profile_of(queue).local_mem for cost in COSTS.values()):
-        return False
-    per, outs = g.c // g.groups, g.o // g.groups
-    return min(per, outs) >= LEAST and per * outs >= PAIRS and min(g.out) >= 3
+    """Whether these kernels can do it, and weight gradients are faster than by the direct ones."""
+    local = profile_of(queue).local_mem
+    return suits(g, dtype) and all(cost.local(dict(cost.shrink)) <= local for cost in COSTS.values())
 
 
 def pays(g: Geometry, queue: Any) -> bool:
     """Whether they are also faster forward: transformed filters that no cache holds must serve many tiles."""
     filters = 4 * POINTS * g.o * g.c // g.groups
-    return filters <= profile_of(queue).cache or g.n * prod(_tiles(g)) >= MANY
-
-
-def weights_pay(g: Geometry) -> bool:
-    """Whether weight gradients are to be computed so, where `fits`.
-
-    In a few small images many weights meet nothing but zeros. Direct sums give them a gradient of exactly zero, the
-    transforms one of 1e-6 of their neighbours', and Adam, which divides by its size, would make steps of that.
-    """
-    return g.n * prod(_tiles(g)) >= FEW
+    return filters <= profile_of(queue).cache or tile_count(g) >= MANY
 
 
 def _blocks(kernel: str, profile: DeviceProfile) -> tuning.Row:
@@ -80,14 +58,9 @@ def _blocks(kernel: str, profile: DeviceProfile) -> tuning.Row:
     return tuning.shrink(kernel, {name: -(-row[name] // least) * least for name, least in cost.shrink}, cost, profile)
 
 
-def _tiles(g: Geometry) -> tuple[int, int]:
-    """Rows and columns of tiles of an image."""
-    return -(-g.out[0] // 4), -(-g.out[1] // 4)
-
-
 def _dims(g: Geometry, xs: Shape, ys: Shape, each: int, act: int, bias: bool) -> bytes:
     """Tiles of winograd_cpu.cl."""
-    per, outs, (down, across) = g.c // g.groups, g.o // g.groups, _tiles(g)
+    per, outs, (down, across) = g.c // g.groups, g.o // g.groups, tiles(g)
     spans = (1 + sum((n - 1) * s for n, s in zip(shape, at)) for shape, at in ((g.x_shape, xs), (g.y_shape, ys)))
     return DIMS.pack(
         outs, g.n * down * across, POINTS * per, per, g.h, g.w, *g.out, *g.padding, down, across, *xs[:3], *ys, *spans,
@@ -117,7 +90,7 @@ def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: boo
     """Kernels of the filters and of the product, panels, global size, elements of the filters, Dims."""
     profile = profile_of(queue)
     row, width = _blocks("winograd_cpu", profile), sizes(profile, dtype)["VW"]
-    outs, count = g.o // g.groups, g.n * prod(_tiles(g))
+    outs, count = g.o // g.groups, tile_count(g)
     panels, blocks = -(-outs // (2 * width)), -(-outs // row["OB"])
     wanted = max(1, ITEMS_PER_UNIT * profile.compute_units // (blocks * g.groups))
     each = min(row["TB"], -(-count // (wanted * 4)) * 4)
@@ -132,7 +105,7 @@ def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: boo
 
 def _kernel(queue: Any, name: str, dtype: DType, row: dict[str, int], epilogue: bool, types: Any) -> Kernel:
     file = "winograd_weights_cpu.cl" if name == "winograd_weights" else "winograd_forward_cpu.cl"
-    source = program(profile_of(queue), "winograd_cpu.cl", file, dtype=dtype, epilogue=epilogue, **row)
+    source = program(profile_of(queue), "winograd.cl", "winograd_cpu.cl", file, dtype=dtype, epilogue=epilogue, **row)
     return get_kernel(queue, source, name, types, OPTIONS)
 
 
@@ -150,7 +123,7 @@ def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType)
     """Kernel, global size and Dims of a weight gradient."""
     profile = profile_of(queue)
     row = _blocks("winograd_weights_cpu", profile)
-    count = form.n * prod(_tiles(form))
+    count = tile_count(form)
     blocks = -(-form.c // form.groups // row["CB"]) * -(-form.o // form.groups // row["OB"])
     wanted = max(1, ITEMS_PER_UNIT * profile.compute_units // (blocks * form.groups))
     each = -(-count // (min(wanted, -(-count // row["TB"])) * row["TB"])) * row["TB"]

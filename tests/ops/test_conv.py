@@ -13,7 +13,7 @@ from netcl.core.backend import opencl
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import conv_gpu, winograd_cpu
+from netcl.ops import conv_gpu, winograd
 from netcl.ops.conv import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.conv_shape import geometry, residues
 from netcl.ops.matrix_units.precision import set_matmul_precision
@@ -86,7 +86,7 @@ def test_other_floats(queue, case, dtype):
 @pytest.fixture
 def any_tiles(monkeypatch):
     """Weight gradients by Winograd's form however few tiles there are."""
-    monkeypatch.setattr(winograd_cpu, "FEW", 0)
+    monkeypatch.setattr(winograd, "FEW", 0)
 
 
 WINOGRAD = {
@@ -124,7 +124,6 @@ def test_winograd_at_the_borders_of_tiles(cl_queue, size, vector):
             check(cl_queue, (1, 18, size + 2, 9), (17, 18, 3, 3), dtype=dtype)
 
 
-@pytest.mark.usefixtures("any_tiles")
 @pytest.mark.usefixtures("any_tiles")
 @pytest.mark.parametrize("vector", [8, 16])
 def test_winograd_reads_nothing_beside_a_view(cl_queue, vector):
