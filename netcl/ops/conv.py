@@ -39,10 +39,11 @@ def conv2d(
     `activation` is None, "relu", "gelu" (exact) or "silu".
     Memory: nothing but y and a copy of one block of pixels per work-item, except that GPUs copy the input pixels of
     each output pixel where groups have up to seven channels (at most 128 MiB at a time, an entry of the tuning table).
-    On CPU devices 3x3 filters of stride 1 between 8 or more channels (144 pairs of them), and their gradients, go by
-    Winograd's F(4x4, 3x3): two to three times the rounding (1e-6 of the outputs' root mean square, 2 to 3e-6 of
-    the largest), and an infinity makes the 4x4 outputs of its patch infinite or NaN, and all taps of its channel in the
-    weights' gradient.
+    3x3 filters of stride 1 between 8 or more channels (144 pairs of them), and their gradients, go by Winograd's
+    F(4x4, 3x3) on CPU devices, and on GPUs whose matrix units do not take them where it is cheaper by the tuning table
+    (there with four times the filters' elements and at most 128 MiB at a time in float32): two to three times the
+    rounding (1e-6 of the outputs' root mean square, 2 to 3e-6 of the largest), and an infinity makes the 4x4 outputs of
+    each 6x6 patch that holds it infinite or NaN, and all taps of its channel in the weights' gradient.
     Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     """
     same_queue("conv2d", *(t for t in (x, w, b) if t is not None))

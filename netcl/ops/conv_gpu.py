@@ -1,8 +1,9 @@
 """Convolutions on GPUs: which kernels compute one, and the portable ones (conv_gpu.cl).
 
 Where the device has them, warpgroup matrix units take what suits them (matrix_units/conv.py). Few input channels and
-much to do go by products over columns (conv_columns.py). Of the portable kernels, tiles serve groups of many channels,
-and direct sums groups of few, depthwise convolutions among them.
+much to do go by products over columns (conv_columns.py), 3x3 filters between many channels by Winograd's transforms
+(winograd_gpu.py). Of the portable kernels, tiles serve groups of many channels, and direct sums groups of few,
+depthwise convolutions among them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_columns, conv_parts, conv_residue, sources, tuning
+from netcl.ops import conv_columns, conv_parts, conv_residue, sources, tuning, winograd, winograd_gpu
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.matmul_parts import epilogue
 from netcl.ops.matrix_units import conv as units
 from netcl.ops.matrix_units import probe
+from netcl.ops.matrix_units.precision import matmul_precision
 from netcl.ops.plans import remember
 from netcl.ops.tiling import cut
 from netcl.runtime.cache import get_kernel
@@ -61,19 +63,54 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
         return
     if _by_columns(g, x):
         conv_columns.forward(y, x, w, bias, g, activation)
+    elif _by_winograd(g, x):
+        winograd_gpu.forward(y, x, w, bias, g, activation)
     else:
         _forward(y, y.strides, 0, x, w, bias, g, activation)
 
 
 def _by_columns(g: Geometry, x: Tensor) -> bool:
     """Whether columns are the cheaper way forward: they are written and read, but products are ordinary ones."""
+    queue = x.queue
+
+    def decide() -> bool:
+        return _columns(g, x) and conv_columns.cost(g, x.dtype, queue) < _implicit_cost(g, queue)
+
+    return remember(queue, ("conv_gpu by columns", g, x.dtype, probe.mode()), decide)
+
+
+def _by_winograd(form: Geometry, x: Tensor, turned: bool = False) -> bool:
+    """Whether fewer multiplications are cheaper forward, though their operands are written and read.
+
+    `turned`: for the input's gradient of `form`, with the output's gradient as x.
+    """
+    queue = x.queue
+
+    def decide() -> bool:
+        if not winograd.suits(form, x.dtype):
+            return False
+        g = winograd_gpu.turned(form) if turned else form
+        return winograd_gpu.forward_cost(g, x.dtype, queue) < _implicit_cost(g, queue)
+
+    return remember(queue, ("conv_gpu by winograd", form, x.dtype, turned, matmul_precision()), decide)
+
+
+def _weights_by_winograd(g: Geometry, x: Tensor) -> bool:
+    """The same for the gradient of the weights."""
     queue, (m, q, k) = x.queue, _sizes(g)
 
     def decide() -> bool:
-        implicit = cut(FLAT, profile_of(queue), m, q, k, g.groups, most=1)[0].cost
-        return _columns(g, x) and conv_columns.cost(g, x.dtype, queue) < implicit
+        implicit = cut(ROWS, profile_of(queue), m, k, q, g.groups)[0].cost
+        pays = winograd.suits(g, x.dtype) and winograd.weights_pay(g)
+        return pays and winograd_gpu.weights_cost(g, x.dtype, queue) < implicit
 
-    return remember(queue, ("conv_gpu by columns", g, x.dtype, probe.mode()), decide)
+    return remember(queue, ("conv_gpu weights by winograd", g, x.dtype, matmul_precision()), decide)
+
+
+def _implicit_cost(g: Geometry, queue: Any) -> float:
+    """What tiles of an implicit product cost forward."""
+    m, q, k = _sizes(g)
+    return cut(FLAT, profile_of(queue), m, q, k, g.groups, most=1)[0].cost
 
 
 def _columns(g: Geometry, x: Tensor) -> bool:
@@ -118,6 +155,8 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
         return
     if _columns(form, g):
         conv_columns.input_grad(dx, g, w, form)
+    elif _by_winograd(form, g, turned=True):
+        winograd_gpu.input_grad(dx, g, w, form)
     else:
         conv_residue.input_grad(_forward, dx, g, w, form)
 
@@ -127,8 +166,9 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.weight_grad(dw, g, x, form)):
         return
     if _columns(form, g):
-        conv_columns.weight_grad(dw, g, x, form)
-        return
+        return conv_columns.weight_grad(dw, g, x, form)
+    if _weights_by_winograd(form, g):
+        return winograd_gpu.weight_grad(dw, g, x, form)
     queue = g.queue
     plans, key = queue.netcl_state.plans, ("conv_gpu weights", form, x.strides, g.strides, x.dtype)
     plan = plans.get(key)

@@ -17,9 +17,10 @@ def set_matmul_precision(level: str) -> None:
                 that of ordinary float32 arithmetic, the speed a multiple. Infinity and NaN behave as there.
     "medium"    operands rounded to TF32 (10 bits of mantissa), sums in float32: relative error about 3e-4.
 
-    Devices without matrix units compute products as with "highest". CPU devices compute 3x3 convolutions of stride 1 by
-    Winograd's F(4x4, 3x3), unless "highest" is set: the error is up to three times that of direct sums, and infinity or
-    NaN reaches all outputs of its 4x4 tile. Other dtypes follow float32 where they are computed in it.
+    Devices without matrix units compute products as with "highest". Where matrix units do not compute them, 3x3
+    convolutions of stride 1 may go by Winograd's F(4x4, 3x3), unless "highest" is set: the error is up to three times
+    that of direct sums, and infinity or NaN reaches all outputs of its 4x4 tile. Other dtypes follow float32 where they
+    are computed in it.
     """
     global _level
     if level not in LEVELS:
