@@ -127,10 +127,14 @@ def layer_gradients(env: Env, rows: int, outs: int, ins: int) -> Pair:
 
 def conv(
     env: Env, n: int, c: int, size: int, o: int, kernel: int, stride: int = 1, part: str = "forward",
-    dtype: str = "float32", tf32: bool = False, precision: str = "high",
+    dtype: str = "float32", tf32: bool = False, precision: str = "high", units: bool = True,
 ) -> Pair:  # fmt: skip
-    """A convolution with padding kernel // 2, or its gradient for the input ("dx") or the weights ("dw")."""
+    """A convolution with padding kernel // 2, or its gradient for the input ("dx") or the weights ("dw").
+
+    Without `units` by the kernels of any device; with "highest" precision also without transforms.
+    """
     from netcl.ops import conv as ours_conv
+    from netcl.ops.matrix_units import probe
     from netcl.ops.matrix_units.precision import set_matmul_precision
 
     torch, how = env.torch, {"stride": stride, "padding": kernel // 2}
@@ -155,7 +159,10 @@ def conv(
 
     def ours() -> Any:
         set_matmul_precision(precision)
-        return mine()
+        if units:
+            return mine()
+        with probe.only():
+            return mine()
 
     def theirs() -> Any:
         torch.backends.cudnn.allow_tf32 = tf32
@@ -181,6 +188,8 @@ def _convs(name: str, targets: tuple[float | None, ...], *sizes: int, **how: Any
 def _matmul(name: str, target: float | None, *sizes: int, **how: Any) -> GpuCase:
     return GpuCase(f"matmul {name}", partial(matmul, m=sizes[0], n=sizes[1], k=sizes[2], **how), target)
 
+
+IMAGES = ((32, 64, 56), (32, 128, 28))  # batch, channels and size of convolutions that go two ways
 
 CASES = (
     *(_matmul(f"fp32 high {n}", t, n, n, n) for n, t in ((512, None), (1024, 1.1), (2048, None))),
@@ -222,4 +231,18 @@ CASES = (
     *_convs("4x4/4 64x3x224 96 fp32", (None, None, None), 64, 3, 224, 96, 4, stride=4),
     *_convs("16x16/16 64x3x224 768 fp32", (None, None, None), 64, 3, 224, 768, 16, stride=16),
     *_convs("16x16/16 64x3x224 768 fp16", (None, None, None), 64, 3, 224, 768, 16, stride=16, dtype="float16"),
+    *(
+        case
+        for n, c, size in (*IMAGES, (32, 256, 14), (32, 512, 7), (8, 64, 224), (128, 64, 32), (1, 64, 56))
+        for case in _convs(f"portable 3x3 {n}x{c}x{size} {c} fp32", (None, None, None), n, c, size, c, 3, units=False)
+    ),
+    *_convs("portable 3x3 32x64x56 64 fp16", (None, None, None), 32, 64, 56, 64, 3, dtype="float16", units=False),
+    *(
+        case
+        for n, c, size in IMAGES
+        for case in _convs(
+            f"portable highest 3x3 {n}x{c}x{size} {c} fp32", (None, None, None), n, c, size, c, 3, units=False,
+            precision="highest",
+        )
+    ),
 )  # fmt: skip
