@@ -74,17 +74,26 @@ class WorkGroupTuner:
 
     def _run(self, queue: Any, local: tuple[int, ...]) -> float:
         """Mean seconds; not through `launch`, because the arguments may have been set by the caller."""
-        handle, times = getattr(self.kernel, "handle", self.kernel), []
+        handle, times = self._handle(), []
         timed.start()
         try:
             target = queue if process.gate is None else process.gate(queue)
+            if self.args:
+                handle.set_args(*self.args)
             for _ in range(1 + RUNS):
-                if self.args:
-                    handle.set_args(*self.args)
                 times.append(EventTimer.of(cl.enqueue_nd_range_kernel(target, handle, self.global_size, local)))
         finally:
             timed.stop()
         return sum(times[1:]) / RUNS
+
+    def _handle(self) -> Any:
+        """The kernel object to run: with `args` one of our own, since launches remember what they set on theirs."""
+        shared = getattr(self.kernel, "handle", self.kernel)
+        if shared is self.kernel or not self.args:
+            return shared
+        own = cl.Kernel(shared.program, self.kernel.name)
+        own.set_scalar_arg_dtypes(list(self.kernel.types))
+        return own
 
 
 class AutoTuner:

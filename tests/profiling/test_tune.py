@@ -32,6 +32,15 @@ def test_the_fastest_local_size_is_found(cl_queue, kernel):
     launch(kernel, cl_queue, (4096,), result.best_local_size, x.buffer, 4096)
 
 
+def test_launches_do_not_take_numbers_of_the_tuner(cl_queue, kernel):
+    """Launches leave numbers that they have set before as they are, so nobody else may set them."""
+    x, tuned, y = (Tensor.ones(cl_queue, (256,)) for _ in range(3))
+    launch(kernel, cl_queue, (256,), (1,), x.buffer, 64)
+    WorkGroupTuner(kernel, (256,), args=(tuned.buffer, 256)).tune(cl_queue, [1])
+    launch(kernel, cl_queue, (256,), (1,), y.buffer, 64)
+    assert y.to_host().tolist() == [2.0] * 64 + [1.0] * 192
+
+
 def test_a_raw_kernel_with_its_arguments_set(cl_queue):
     import pyopencl as cl
 

@@ -31,13 +31,13 @@ PENDING_LIMIT = 64  # host copies in flight before the oldest is waited for
 class Kernel:
     """A built kernel. `types` names each argument once: None for memory, a dtype for a scalar."""
 
-    __slots__ = ("handle", "lock", "name", "sender", "types")
+    __slots__ = ("_kept", "handle", "lock", "name", "sender", "types")
 
     def __init__(self, program: cl.Program, name: str, types: Sequence[DType | None]) -> None:
         self.handle = cl.Kernel(program, name)
         self.handle.set_scalar_arg_dtypes(list(types))
         self.name, self.types = name, tuple(types)
-        self.sender = native.sender(self.handle, self.types)
+        self.sender = self._kept = native.sender(self.handle, self.types)  # prepared launches hold its address
         self.lock = threading.Lock()  # a kernel object holds its arguments, so setting and sending them is one step
 
     def __repr__(self) -> str:
