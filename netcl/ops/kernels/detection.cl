@@ -10,19 +10,20 @@
 #define WG 1        // work-items per group; a power of two on GPUs (64, 128, 256)
 #endif
 typedef T U __attribute__((aligned(4)));
+typedef union { T all; float lane[W]; } Lanes;
 #define VEC(x, i) (*(__global const U*)((x) + (i)))
 
 // The last lanes of a stretch: absent ones have weight 0.
 static inline T lanes(__global const float* x, long i, long end) {
-    float v[W];
-    for (int j = 0; j < W; j++) v[j] = i + j < end ? x[i + j] : 0.0f;
-    return *(T*)v;
+    Lanes v;
+    for (int j = 0; j < W; j++) v.lane[j] = i + j < end ? x[i + j] : 0.0f;
+    return v.all;
 }
 
 static inline float across(T v) {
-    float s = 0.0f, e[W];
-    *(T*)e = v;
-    for (int j = 0; j < W; j++) s += e[j];
+    const Lanes e = {v};
+    float s = 0.0f;
+    for (int j = 0; j < W; j++) s += e.lane[j];
     return s;
 }
 

@@ -31,11 +31,12 @@
 #define STORE(a, at) { const A* a_ = &a; const I at_ = at; EACH(STORE_ONE) }
 #define TAIL(a, at, count) { const A* a_ = &a; const I at_ = at, count_ = count; EACH(TAIL_ONE) }
 
+typedef union { T v; E lane[W]; } Lanes;    // lanes picked by constants stay in registers
 #define LANES_ONE(k) \
     static inline void put_lanes##k(__global R##k* restrict sum_##k, T v, I at, I count) { \
-        E lane[W]; \
-        *(T*)lane = v; \
-        for (int j = 0; j < W && j < count; j++) PUT##k(at + j, lane[j]); \
+        const Lanes lanes = {v}; \
+        _Pragma("unroll") for (int j = 0; j < W; j++) \
+            if (j < count) PUT##k(at + j, lanes.lane[j]); \
     }
 EACH(LANES_ONE)
 
