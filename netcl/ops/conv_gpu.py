@@ -236,7 +236,7 @@ def _kernel(
     queue: Any, name: str, g: Geometry, x: Tensor, strides: Any, row: dict[str, int], types: Any, preamble: str,
     more: dict[str, Any],
 ) -> Kernel:  # fmt: skip
-    given = {"DIRECT": profile_of(queue).group(DIRECT), **row, **more}
+    given = {f"USE_{name.upper()}": 1, "DIRECT": profile_of(queue).group(DIRECT), **row, **more}
     source = _text(x.dtype, _wide(g, x, strides), preamble, *sorted(given.items()))
     return get_kernel(queue, source, name, types, OPTIONS)
 

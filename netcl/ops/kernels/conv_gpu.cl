@@ -7,7 +7,8 @@
 // taps[k] = (channel, row and column relative to the first one that a pixel reads, 0). Tiles as in tile_gpu.cl: the next
 // step is loaded into registers while this one is multiplied. conv_direct and conv_weights_direct are for groups of few
 // channels, where a tile would be nearly empty: one output pixel per work-item, one filter per work-group.
-// E is the compute type, S the storage type; sums stay in E.
+// E is the compute type, S the storage type; sums stay in E. USE_<KERNEL> picks the kernel of a program: drivers compile all
+// that they see, and some count the local memory of all.
 typedef struct {
     long M, Q, K, C, H, W, sy, sx, py, px, Ho, Wo, xn, xc, xh, xw, yn, yc, yh, yw, depth, split_step;
 } Dims;
@@ -42,6 +43,7 @@ static inline E tap(__global const S* X, Pixel at, int4 t, const Dims* D) {
 #define COLUMNS (WG % BN == 0 ? 1 : BN % WG == 0 ? BN / WG : LOADS(BN))   // different columns of a work-item's loads
 #define INSIDE(i, ROWS) (ROWS * BK % WG == 0 || item + (i) * WG < ROWS * BK)
 
+#ifdef USE_CONV
 // Launch: groups (tiles of Q * tiles of M, groups of channels).
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
     __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, __global const int4* taps, long oy,
@@ -103,7 +105,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
         }
     }
 }
+#endif
 
+#ifdef USE_CONV_WEIGHTS
 // part (splits, groups, M, K) = sums over `depth` pixels each; conv_parts.cl adds the splits. G has the strides of Y.
 // Launch: groups (tiles of K * tiles of M, splits * groups of channels).
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
@@ -163,7 +167,9 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
             if (m < D.M && n < D.K) part[(long)m * D.K + n] = c[i][j];
         }
 }
+#endif
 
+#ifdef USE_CONV_DIRECT
 // Launch: one output element per work-item, (Q rounded up to whole groups, output channels).
 __kernel void conv_direct(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias,
                           __global const int4* taps, long oy, long ox, long ow, long ob, const Dims D) {
@@ -176,7 +182,9 @@ __kernel void conv_direct(__global S* Y, __global const S* X, __global const S* 
     for (int k = 0; k < D.K; k++) sum += LOAD(Wt, k) * tap(X, at, taps[k], &D);
     STORE(Y, oy + o * (I)D.yc + at.out, FINISH(sum, o));
 }
+#endif
 
+#ifdef USE_CONV_WEIGHTS_DIRECT
 // part (splits, output channels, K) as in conv_weights, FEW taps of one filter per group of DIRECT work-items.
 // Launch: groups (ceil(K / FEW), output channels, splits).
 #define FEW 9
@@ -212,3 +220,4 @@ __kernel __attribute__((reqd_work_group_size(DIRECT, 1, 1))) void conv_weights_d
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 }
+#endif
