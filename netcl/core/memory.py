@@ -197,8 +197,9 @@ class PinnedBufferPool:
     def __init__(self, queue: Any) -> None:
         process.check()
         process.mark_started()
-        self.context = queue if isinstance(queue, cl.Context) else queue.context
-        self._queue = cl.CommandQueue(self.context) if isinstance(queue, cl.Context) else queue
+        device: Any = None if isinstance(queue, cl.Context) else queue.device
+        self.context = queue if device is None else queue.context
+        self._queue = cl.CommandQueue(self.context, device)  # mapping waits for a queue, and this one is idle
         self._free: dict[int, list[tuple[Any, Any]]] = {}
         self._lock = threading.Lock()
         self._requests = self._misses = self._active = self._total = 0
@@ -208,17 +209,18 @@ class PinnedBufferPool:
         bucket = 1 << max(12, (max(nbytes, 1) - 1).bit_length())
         with self._lock:
             self._requests += 1
+            self._active += bucket
             blocks = self._free.get(bucket)
             buffer, array = blocks.pop() if blocks else (None, None)
+            if buffer is None:
+                self._misses += 1
+                self._total += bucket
         if buffer is None:
-            self._misses += 1
-            self._total += bucket
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
             buffer = cl.Buffer(self.context, flags, bucket)
             both: Any = cl.map_flags.READ | cl.map_flags.WRITE
             mapped: Any = cl.enqueue_map_buffer(self._queue, buffer, both, 0, (bucket,), np.dtype(np.uint8))
             array = mapped[0]
-        self._active += bucket
         return BufferHandle(buffer, nbytes, bucket, self, array)
 
     def release(self, handle: BufferHandle) -> None:

@@ -61,7 +61,7 @@ class Tensor:
     def empty(queue: Any, shape: Any, dtype: Any = "float32") -> Tensor:
         """A tensor of `shape` with undefined values."""
         shape = layout.as_shape("Tensor.empty", shape)
-        dtype = _storable(as_dtype(dtype), queue)
+        dtype = storable(as_dtype(dtype), queue)
         return _allocate(queue, shape, dtype)
 
     @staticmethod
@@ -83,7 +83,7 @@ class Tensor:
         array = np.asarray(data)
         if dtype is None and not isinstance(data, (np.ndarray, np.generic)) and array.dtype == FLOAT64:
             dtype = "float32"
-        target = _storable(as_dtype(array.dtype if dtype is None else dtype), queue)
+        target = storable(as_dtype(array.dtype if dtype is None else dtype), queue)
         array = array.astype(target, copy=False)
         tensor = _allocate(queue, array.shape, target)
         if isinstance(queue, CPUQueue):
@@ -373,7 +373,7 @@ def _allocate(queue: Any, shape: Shape, dtype: DType) -> Tensor:
 allocate = _allocate  # the ops' own door: shape and dtype already checked
 
 
-def _storable(dtype: DType, queue: Any) -> DType:
+def storable(dtype: DType, queue: Any) -> DType:
     """`dtype`, or what the device can hold in its place (see dtypes.on_device)."""
     if dtype != FLOAT64 or isinstance(queue, CPUQueue):
         return dtype

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,16 @@ from netcl.core.errors import IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.data.sampler import order_of
 
+Empty = Callable[..., np.ndarray]  # as np.empty(shape, dtype)
+
 
 class Dataset:
     """Base: subclasses say how many samples there are and give each by its index (an array, a number, or a tuple of
     them).
 
     A subclass that can gather many samples at once also defines `batch(indices)`, which spares the loader a Python
-    loop.
+    loop; or `batch(indices, empty=np.empty)`, which takes the memory of what it returns from `empty(shape, dtype)`.
+    Devices may copy from there, and it is written again for another batch.
     """
 
     def __len__(self) -> int:
@@ -48,9 +52,9 @@ class TensorDataset(Dataset):
             raise IndexOutOfRange(f"TensorDataset: expected an index in [{-len(self)}, {len(self)}), got {index}.")
         return self.batch(index)
 
-    def batch(self, indices: Any) -> Any:
+    def batch(self, indices: Any, empty: Empty = np.empty) -> Any:
         """The samples at `indices`, gathered from each array."""
-        found = tuple(a[indices] for a in self.arrays)
+        found = tuple(_rows(a, indices, empty) for a in self.arrays)
         return found[0] if len(found) == 1 else found
 
 
@@ -69,28 +73,42 @@ class Subset(Dataset):
     def __getitem__(self, index: int) -> Any:
         return self.dataset[int(self.indices[index])]
 
-    def batch(self, indices: Any) -> Any:
+    def batch(self, indices: Any, empty: Empty = np.empty) -> Any:
         """The samples at `indices` of the subset."""
-        return gather(self.dataset, self.indices[indices])
+        return gather(self.dataset, self.indices[indices], empty=empty)
 
 
-def gather(dataset: Any, indices: np.ndarray, collate: Any = None) -> Any:
-    """The samples of `dataset` at `indices` as one batch."""
+def _rows(array: np.ndarray, indices: Any, empty: Empty) -> Any:
+    """`array[indices]`; whole positions in memory from `empty`."""
+    many = isinstance(indices, np.ndarray) and indices.ndim == 1 and indices.dtype.kind in "iu"
+    if not many or not array.flags.c_contiguous:
+        return array[indices]
+    out = empty((len(indices), *array.shape[1:]), array.dtype)
+    if indices.size and indices.min() >= 0 and indices.max() < len(array):
+        return np.take(array, indices, 0, out, mode="clip")  # the mode that writes to `out` without a detour
+    out[...] = array[indices]  # counts from the end, or raises
+    return out
+
+
+def gather(dataset: Any, indices: np.ndarray, collate: Any = None, empty: Empty = np.empty) -> Any:
+    """The samples of `dataset` at `indices` as one batch, in memory from `empty` where the dataset can do that."""
     if collate is None and hasattr(dataset, "batch"):
-        return dataset.batch(indices)
-    return (collate or default_collate)([dataset[int(i)] for i in indices])
+        takes_memory = "empty" in inspect.signature(dataset.batch).parameters
+        return dataset.batch(indices, empty=empty) if takes_memory else dataset.batch(indices)
+    samples = [dataset[int(i)] for i in indices]
+    return default_collate(samples, empty) if collate is None else collate(samples)
 
 
-def default_collate(samples: Sequence[Any]) -> Any:
+def default_collate(samples: Sequence[Any], empty: Empty = np.empty) -> Any:
     """Samples joined along a new first axis: arrays and numbers are stacked, tuples and dicts handled by entry.
 
-    Python floats become float32 and whole numbers int64.
+    Python floats become float32 and whole numbers int64. `empty(shape, dtype)` gives the memory of stacked arrays.
     """
     first = samples[0]
     if isinstance(first, (tuple, list)):
-        return tuple(default_collate(column) for column in zip(*samples, strict=True))
+        return tuple(default_collate(column, empty) for column in zip(*samples, strict=True))
     if isinstance(first, dict):
-        return {key: default_collate([s[key] for s in samples]) for key in first}
+        return {key: default_collate([s[key] for s in samples], empty) for key in first}
     if isinstance(first, (str, bytes)):
         return list(samples)
     if isinstance(first, float) and not isinstance(first, np.generic):
@@ -101,7 +119,9 @@ def default_collate(samples: Sequence[Any]) -> Any:
             f"DataLoader: expected samples of one shape, got {sorted({a.shape for a in arrays})}; "
             "pad them or give a collate_fn."
         )
-    return np.stack(arrays)
+    if len({a.dtype for a in arrays}) > 1:
+        return np.stack(arrays)  # promotes
+    return np.stack(arrays, out=empty((len(arrays), *arrays[0].shape), arrays[0].dtype))
 
 
 def random_split(dataset: Any, lengths: Sequence[float], seed: int = 0) -> list[Subset]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from netcl.core.errors import add_note
 from netcl.core.tensor import Tensor
 from netcl.data.dataset import gather
+from netcl.data.feed import Feed
 from netcl.data.sampler import order_of
+
+_Made = list[Any]  # [batch, shipment or None], emptied by who takes it: workers let go of a list somewhat later
 
 
 class DataLoader:
@@ -21,6 +29,17 @@ class DataLoader:
     `seed` (None: another one in every run) and the epoch number, which counts the passes made and is part of
     `state_dict`. The last batch may be shorter unless `drop_last`. `sampler` gives the indices instead; `collate_fn`
     joins samples.
+
+    With `num_workers` threads of this process make batches ahead, `prefetch` of them each, in the same order: reading,
+    decoding and copying overlap with training where they let go of Python's lock, as NumPy does. The dataset is then
+    used by several threads at once. What a worker raises is raised here once, in the place of its batch.
+
+    With workers and the `device_queue` of a GPU that has memory of its own, batches are put together in page-locked
+    memory and copied by a second queue while the first one computes, which waits for the copy and nothing else does.
+    Memory on both sides is used again: hold on to as many batches as you need, each then takes memory of its own. CPU
+    devices and GPUs that share memory with the host gain nothing by a second queue; for them the queue itself copies.
+
+    Args: pin_memory: accepted for compatibility; staging memory is chosen by the device.
     """
 
     def __init__(
@@ -34,20 +53,23 @@ class DataLoader:
         sampler: Any = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
+        prefetch: int = 2,
         device_queue: Any = None,
+        pin_memory: bool | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"DataLoader: expected batch_size of at least 1, got {batch_size}.")
-        if num_workers:
-            raise ValueError(
-                f"DataLoader: expected num_workers=0 (samples are read in this process), got {num_workers}."
-            )
+        for name, value, least in (
+            ("batch_size", batch_size, 1), ("num_workers", num_workers, 0), ("prefetch", prefetch, 1)
+        ):  # fmt: skip
+            if value < least:
+                raise ValueError(f"DataLoader: expected {name} of at least {least}, got {value}.")
         if sampler is not None and shuffle:
             raise ValueError("DataLoader: expected either a sampler or shuffle=True, got both; shuffle in the sampler.")
         self.dataset, self.batch_size, self.shuffle, self.drop_last = dataset, batch_size, shuffle, drop_last
         self.seed = secrets.randbits(32) if seed is None else int(seed)
         self.sampler, self.collate_fn, self.device_queue = sampler, collate_fn, device_queue
+        self.num_workers, self.prefetch = num_workers, prefetch
         self.epoch = 0
+        self.feed: Feed | None = None  # memory and the second queue, made when they are first needed
 
     def set_epoch(self, epoch: int) -> None:
         """The number of the next pass."""
@@ -69,9 +91,12 @@ class DataLoader:
         order = self.indices()
         self.epoch += 1
         stop = len(order) - self.batch_size + 1 if self.drop_last else len(order)
-        for start in range(0, stop, self.batch_size):
-            batch = gather(self.dataset, order[start : start + self.batch_size], self.collate_fn)
-            yield batch if self.device_queue is None else _send(self.device_queue, batch)
+        parts = [order[start : start + self.batch_size] for start in range(0, stop, self.batch_size)]
+        if self.num_workers:
+            yield from self._made_ahead(parts)
+            return
+        for part in parts:
+            yield self._on_device(gather(self.dataset, part, self.collate_fn))
 
     def state_dict(self) -> dict[str, Any]:
         """What the next epoch's order depends on."""
@@ -81,11 +106,62 @@ class DataLoader:
         """Go on with the order of a saved loader."""
         self.epoch, self.seed = int(state["epoch"]), int(state["seed"])
 
+    # -- batches made ahead ----------------------------------------------------------------------------------------
 
-def _send(queue: Any, batch: Any) -> Any:
-    """The arrays of a batch as tensors."""
+    def _made_ahead(self, parts: list[np.ndarray]) -> Iterator[Any]:
+        """The batches of `parts`, which threads make before they are asked for."""
+        feed, threads = self._feed_of_queue(), ThreadPoolExecutor(self.num_workers, "netcl-data")
+        jobs = (threads.submit(self._make, feed, number, part) for number, part in enumerate(parts))
+        under_way: deque[Future[_Made]] = deque()
+        try:
+            under_way.extend(islice(jobs, self.num_workers * self.prefetch))
+            while under_way:
+                made = under_way.popleft().result()
+                shipment, batch = made.pop(), made.pop()
+                if shipment is None:
+                    batch = self._on_device(batch)
+                else:
+                    shipment.deliver()
+                under_way.extend(islice(jobs, 1))
+                yield batch
+                del batch  # its memory is wanted
+        finally:  # also when the loop over the batches is left early
+            threads.shutdown(wait=True, cancel_futures=True)
+            for future in under_way:
+                if not future.cancelled() and future.exception() is None:
+                    shipment = future.result().pop()
+                    if shipment is not None:
+                        shipment.drop()
+
+    def _make(self, feed: Feed | None, number: int, part: np.ndarray) -> _Made:
+        """Batch `number`, on a worker's thread."""
+        shipment = None if feed is None else feed.shipment()
+        try:
+            batch = gather(self.dataset, part, self.collate_fn, np.empty if shipment is None else shipment.empty)
+            return [batch if shipment is None else _mapped(shipment.send, batch), shipment]
+        except Exception as error:
+            add_note(error, f"in a worker of DataLoader, making batch {number} of samples {part[:8].tolist()}")
+            if shipment is not None:
+                shipment.drop()
+            raise
+
+    def _feed_of_queue(self) -> Feed | None:
+        if self.device_queue is None or not Feed.suits(self.device_queue):
+            return None
+        if self.feed is None or self.feed.queue is not self.device_queue:
+            self.feed = Feed(self.device_queue, self.num_workers * self.prefetch)
+        return self.feed
+
+    def _on_device(self, batch: Any) -> Any:
+        """A batch as tensors, if there is a queue for them."""
+        queue = self.device_queue
+        return batch if queue is None else _mapped(partial(Tensor.from_host, queue), batch)
+
+
+def _mapped(send: Callable[[np.ndarray], Tensor], batch: Any) -> Any:
+    """`batch` with its arrays replaced by what `send` makes of them."""
     if isinstance(batch, tuple):
-        return tuple(_send(queue, part) for part in batch)
+        return tuple(_mapped(send, part) for part in batch)
     if isinstance(batch, dict):
-        return {key: _send(queue, part) for key, part in batch.items()}
-    return Tensor.from_host(queue, batch) if isinstance(batch, np.ndarray) else batch
+        return {key: _mapped(send, part) for key, part in batch.items()}
+    return send(batch) if isinstance(batch, np.ndarray) else batch

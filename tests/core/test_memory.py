@@ -42,6 +42,18 @@ def test_pinned_blocks_are_mapped_host_memory(cl_queue):
     assert pool.allocate(6000).bucket_size == 8192 and pool.stats.hits == 1
 
 
+def test_pinned_memory_does_not_wait_for_the_queue(cl_queue):
+    """Mapping waits for a queue, which must not be the one that computes."""
+    queue, held = cl.CommandQueue(cl_queue.context, cl_queue.device), cl.UserEvent(cl_queue.context)
+    try:
+        blocked = cl.enqueue_barrier(queue, wait_for=[held])
+        queue.flush()
+        assert PinnedBufferPool(queue).allocate(5000).array.nbytes == 8192
+        assert blocked.command_execution_status != cl.command_execution_status.COMPLETE
+    finally:
+        held.set_status(cl.command_execution_status.COMPLETE)
+
+
 def test_dev_14_out_of_memory_explains_itself_and_recovers(cl_queue, monkeypatch):
     """DEV-14: idle blocks are freed and the request retried; else the error has all figures; less still works."""
     pool = BufferPool(cl_queue)

@@ -164,7 +164,7 @@ def test_batches_can_be_sent_to_a_device(queue):
 
 
 @pytest.mark.parametrize(
-    "options", [{"batch_size": 0}, {"num_workers": 2}, {"shuffle": True, "sampler": [0]}], ids=lambda o: next(iter(o))
+    "options", [{"batch_size": 0}, {"num_workers": -1}, {"shuffle": True, "sampler": [0]}], ids=lambda o: next(iter(o))
 )
 def test_bad_settings_are_refused(options):
     with pytest.raises(ValueError, match="DataLoader: expected"):

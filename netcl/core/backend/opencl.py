@@ -1,4 +1,7 @@
-"""The only place that talks to a command queue: launches, copies, fills, and the flag that carries index errors."""
+"""The only place that talks to a command queue: launches, copies, fills, and the flag that carries index errors.
+
+(`netcl.data.feed` sends input batches by a queue of their own.)
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from netcl.core.backend import native
 from netcl.core.dtypes import DType, transferable
 from netcl.core.errors import DeviceError, IndexOutOfRange, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
+from netcl.core.profile import profile_of
 from netcl.core.queue import QueueState, state_of
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
@@ -107,7 +111,7 @@ def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
     target = queue if process.gate is None else process.gate(queue)
     state = state_of(queue)
     keep: Any
-    if array.nbytes >= PINNED_FROM and _is_discrete(queue):
+    if array.nbytes >= PINNED_FROM and profile_of(queue).discrete:
         keep = pinned_pool_of(queue).allocate(array.nbytes)
         host = keep.array[: array.nbytes].view(array.dtype).reshape(array.shape)
         host[...] = array
@@ -119,11 +123,6 @@ def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
         _retire(state, len(state.pending) > PENDING_LIMIT)
     for hook in copy_hooks:
         hook("write", queue, buffer, host, array.nbytes, (offset,), event)
-
-
-def _is_discrete(queue: Any) -> bool:
-    device = queue.device
-    return bool(device.type & cl.device_type.GPU) and not device.host_unified_memory
 
 
 def _retire(state: QueueState, wait: bool) -> None:
@@ -148,7 +147,7 @@ def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
     target = queue if process.gate is None else process.gate(queue)
     state = state_of(queue)
     flag = _read_flag(queue, state) if state.armed else None
-    if array.nbytes >= PINNED_FROM and _is_discrete(queue):
+    if array.nbytes >= PINNED_FROM and profile_of(queue).discrete:
         staged = pinned_pool_of(queue).allocate(array.nbytes)
         host = staged.array[: array.nbytes].view(array.dtype).reshape(array.shape)
         event = cl.enqueue_copy(target, host, buffer, src_offset=offset, is_blocking=True)
