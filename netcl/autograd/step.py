@@ -54,8 +54,9 @@ class CompiledStep:
 
     The first call with inputs of some shapes and dtypes runs `fn` as always, so that whatever is made on first use
     exists; the second runs and records it; from the third on the recording is replayed on the batch, which it reads
-    where it is, or from a copy if it is no whole contiguous tensor. Every call gives, bit for bit, what `fn` would have
-    given. Learning rates, step counts, seeds of dropout and loss scales keep changing (they are `core.rebind.Cell`s and
+    where it is, or from a copy if it is no whole contiguous tensor. So programs, memory and the way to replay are paid
+    for by the first two calls: a replay allocates nothing. Every call gives, bit for bit, what `fn` would have given.
+    Learning rates, step counts, seeds of dropout and loss scales keep changing (they are `core.rebind.Cell`s and
     `each_step` functions).
 
     Inputs are tensors or nodes, NumPy arrays if `queue` is given, or plain values, which count as constants: another
@@ -156,6 +157,7 @@ class CompiledStep:
                 "ops.elementwise.assign(old, new), or reset gradients inside the step with zero_grad()."
             )
         slots = tuple(None if t is None else capture.slot_of(t.buffer) for t in own)
+        capture.warm_up()
         self._recorded[key] = _Recorded(capture, tuple(own), slots, leaves, result)
         while len(self._recorded) > self.keep:
             self._recorded.popitem(last=False)

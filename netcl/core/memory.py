@@ -2,6 +2,7 @@
 
 The pools stand on `pyopencl.tools.MemoryPool`. A pool belongs to one queue, so a block may be reused as soon as its
 last owner is gone: the queue runs in order, and whatever still reads the block was sent before what writes it next.
+The first two steps of a loop fill the pool, and later ones of the same shapes ask the driver for nothing.
 """
 
 from __future__ import annotations

@@ -132,6 +132,12 @@ class KernelCapture:
             elif done.commands:
                 self._send(done)
 
+    def warm_up(self) -> None:
+        """Do now what the first replay would do besides sending: find the fastest way on this device, and build it."""
+        done = self._ready("warm_up")
+        if done.commands and not isinstance(done.queue, CPUQueue):
+            self._runner(done, done.queue if process.gate is None else process.gate(done.queue))
+
     def replay_with_new_buffers(self, buffer_map: Mapping[int, Any]) -> None:
         """Replay once with other memory in the place of some of the recorded.
 
@@ -192,10 +198,13 @@ class KernelCapture:
             for command in done.commands:
                 _tell(command, done.queue, command.send(queue))
             return
+        self._runner(done, queue)()
+
+    def _runner(self, done: Recording, queue: Any) -> Callable[[], None]:
         if self._run is None or self._run[0] != queue.int_ptr:
             tier = self._tier or replay.best(queue)
             self._run = (queue.int_ptr, replay.build(tier, done.commands, queue))
-        self._run[1]()
+        return self._run[1]
 
     def _send_replaced(self, done: Recording, given: Mapping[int, Any]) -> None:
         queue = done.queue if process.gate is None else process.gate(done.queue)

@@ -21,6 +21,8 @@ from netcl.ops import elementwise as E
 from netcl.ops import random
 from netcl.ops.matmul import matmul
 from netcl.optim import SGD, AdamW, StepLR, clip_grad_norm_
+from netcl.runtime import replay
+from netcl.runtime.cache import cacher
 
 
 def parameters(queue, sizes=(12, 16, 3), seed=0):
@@ -253,6 +255,36 @@ def test_the_peak_is_that_of_the_eager_step(cl_queue, make, least, most):
     assert cl_queue.device.type != cl.device_type.CPU or recorded < most
     assert f"own memory: {recorded:,} bytes at the peak" in compiled.explain() and "replayed by" in compiled.explain()
     assert "launches, 0 copies, 0 fills, 0 writes" in compiled.explain()
+
+
+def warmed(pools):
+    """(requests, misses) of each pool."""
+    return [(pool.stats.requests, pool.stats.misses) for pool in pools]
+
+
+@pytest.mark.parametrize("make", [mlp, digits])
+def test_the_first_replay_pays_for_nothing_more_than_the_others(cl_queue, make, monkeypatch):
+    """No memory, no program, no search for the way to replay: the two calls before had all that."""
+    step, batch = make(cl_queue)
+    compiled = CompiledStep(step)
+    compiled(*batch), compiled(*batch)
+    pools = [pool_of(cl_queue), *compiled.captures[-1].recording.pools.values()]
+    before, builds = warmed(pools), cacher.stats.builds
+    monkeypatch.setattr(replay, "build", None)
+    for _ in range(3):
+        compiled(*batch)
+    assert warmed(pools) == before and cacher.stats.builds == builds
+
+
+@pytest.mark.parametrize("make", [mlp, digits])
+def test_eager_steps_ask_the_driver_for_memory_at_first_only(cl_queue, make):
+    step, batch = make(cl_queue)
+    step(*batch), step(*batch)
+    pool, builds = pool_of(cl_queue), cacher.stats.builds
+    misses = pool.stats.misses
+    for _ in range(3):
+        step(*batch)
+    assert pool.stats.misses == misses and cacher.stats.builds == builds
 
 
 def test_a_cell_scales_the_loss(queue):
