@@ -48,11 +48,9 @@ def _text(use: str, q: Tensor, mask: Tensor | None, sizes: Defines, *rows: Tenso
     defines: Defines = {f"USE_{use}": 1, **sizes}
     if mask is not None:
         defines["MASK"] = 1
-    if compute != FLOAT32:
-        defines["DOUBLE"] = 1
     if all(t.offset % 4 == 0 and t.shape[3] % 4 == 0 and all(s % 4 == 0 for s in t.strides[:3]) for t in (q, *rows)):
         defines["ALIGNED"] = 1
-    return sources.load("attention_gpu.cl", S=C_NAME[q.dtype], E=C_NAME[compute], **defines)
+    return sources.load("attention_rows.cl", "attention_gpu.cl", S=C_NAME[q.dtype], E=C_NAME[compute], **defines)
 
 
 def _grid(sizes: Defines, rows: int, heads: int, batch: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -65,7 +63,8 @@ def forward(
     queue: Any, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, x: Geometry
 ) -> None:
     """Launch `attend`."""
-    if attention_mma.serves(queue, x, q, k, v) and attention_mma.forward(queue, o, lse, q, k, v, mask, x):
+    family = attention_mma.family_of(queue, x, q, k, v)
+    if family is not None and attention_mma.forward(queue, family, o, lse, q, k, v, mask, x):
         return
     compute = lse.dtype
     sizes = _geometry("ATTEND", x.queries, x, compute, profile_of(queue))
@@ -92,9 +91,8 @@ def backward(
     grid = (local[0], -(-x.heads * x.queries // local[1]) * local[1], x.batch)
     launch(kernel, queue, grid, local, delta.buffer, g.buffer, o.buffer, g.offset, o.offset, dims)
     outs = (dq, dk, dv)
-    if attention_mma.serves(queue, x, q, k, v, g) and attention_mma.backward(
-        queue, outs, g, q, k, v, lse, delta, mask, x
-    ):
+    family = attention_mma.family_of(queue, x, q, k, v, g)
+    if family is not None and attention_mma.backward(queue, family, outs, g, q, k, v, lse, delta, mask, x):
         return outs
     inputs = [t.buffer for t in (q, k, v, g, lse, delta, lse if mask is None else mask)]
     offsets = (q.offset, k.offset, v.offset, g.offset, lse.offset, 0 if mask is None else mask.offset)

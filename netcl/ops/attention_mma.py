@@ -1,8 +1,4 @@
-"""Launches of attention_mma.cl: attention on NVIDIA's matrix units, for the layouts that their copies can read.
-
-Floats are split into two TF32 parts: an infinite v gives NaN where plain arithmetic gives infinity;
-`set_matmul_precision("highest")` takes the portable kernels.
-"""
+"""Launches of attention_mma.cl: attention on NVIDIA's matrix units, for the layouts that their copies can read."""
 
 from __future__ import annotations
 
@@ -22,22 +18,18 @@ from netcl.ops.matrix_units.wgmma import product_macro
 from netcl.ops.tuning import parameters
 from netcl.runtime.cache import get_kernel
 
+FILES = ("ptx.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
 LARGEST = {FLOAT16: 128, BFLOAT16: 128, FLOAT32: 64}  # head sizes whose sums fit in registers
 
 
-def serves(queue: Any, x: Geometry, *tensors: Tensor) -> bool:
-    """Whether these kernels compute `x` for `tensors` (each with rows of the head size) on this device."""
+def family_of(queue: Any, x: Geometry, *tensors: Tensor) -> str | None:
+    """The units that compute `x` for `tensors` (each with rows of the head size) on this device, None where none do."""
     dtype = tensors[0].dtype
     if x.size > LARGEST.get(dtype, 0) or x.scale <= 0 or (dtype == FLOAT32 and matmul_precision() == "highest"):
-        return False
+        return None
     each = 16 // dtype.itemsize
     if x.size % each or any(t.offset % each or any(s % each for s in t.strides[:3]) for t in tensors):
-        return False
-    return _family(queue, dtype) is not None
-
-
-def _family(queue: Any, dtype: Any) -> str | None:
-    """The best family for the dtype on this device."""
+        return None
     profile = profile_of(queue)
     found = [f for f in probe.attention(profile) if f == "mma" or dtype in NARROW]
     return next((f for f in reversed(found) if probe.serves(f, C_NAME[dtype], profile)), None)
@@ -60,7 +52,8 @@ def _kernel(
     """The kernel, its work-items and the rows of a group."""
     narrow, kind = q.dtype in NARROW, UNIT_TYPE[C_NAME[q.dtype]]
     sizes = tile(family, use, narrow, size, profile_of(queue))
-    defines: dict[str, Any] = {f"USE_{use}": 1, "S": C_NAME[q.dtype], "KIND": f'"{kind}"', **sizes}
+    defines: dict[str, Any] = {f"USE_{use}": 1, "S": C_NAME[q.dtype], "E": "float", "KIND": f'"{kind}"', "ALIGNED": 1}
+    defines |= sizes
     if not narrow:
         defines["TF32"] = 1
     if mask is not None:
@@ -70,17 +63,16 @@ def _kernel(
         defines["WARPGROUP"], edit = 1, activate
         macros = product_macro(sizes["BC"], kind, name="WG_SCORES", rows_of_four=True)
         macros += product_macro(sizes["DP"], kind, along_n=True, held=True, name="WG_SPREAD", rows_of_four=True)
-    text = macros + sources.load("ptx.cl", "attention_tile.cl", "attention_mma.cl", **defines)
+    text = macros + sources.load(*FILES, **defines)
     kernel = get_kernel(queue, text, use.lower(), types, edit=edit)
     return kernel, sizes["WARPS"] * 32, sizes["WARPS"] * sizes["MT"] * 16
 
 
 def forward(
-    queue: Any, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, x: Geometry
+    queue: Any, family: str, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, x: Geometry
 ) -> bool:
     """Launch `attend`; False, with a warning, where the driver does not build it."""
-    family, types = _family(queue, q.dtype), [None] * 6 + [INT64] * 4 + [FLOAT32, RECORD]
-    assert family is not None
+    types = [None] * 6 + [INT64] * 4 + [FLOAT32, RECORD]
     try:
         kernel, items, rows = _kernel(queue, family, "ATTEND", types, q, x.size, mask)
     except (BuildError, UnknownProgram) as error:
@@ -94,13 +86,12 @@ def forward(
 
 
 def backward(
-    queue: Any, outs: tuple[Tensor, Tensor, Tensor], g: Tensor, q: Tensor, k: Tensor, v: Tensor, lse: Tensor,
-    delta: Tensor, mask: Tensor | None, x: Geometry,
+    queue: Any, family: str, outs: tuple[Tensor, Tensor, Tensor], g: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    lse: Tensor, delta: Tensor, mask: Tensor | None, x: Geometry,
 ) -> bool:  # fmt: skip
     """Launch `query_grad` and `key_grad` into `outs` = (dq, dk, dv); False, with a warning, where they do not build."""
     dq, dk, dv = outs
-    family, tail = _family(queue, q.dtype), [INT64] * 6 + [FLOAT32, RECORD]
-    assert family is not None
+    tail = [INT64] * 6 + [FLOAT32, RECORD]
     try:
         queries = _kernel(queue, family, "QUERY_GRAD", [None] * 8 + tail, q, x.size, mask)
         keys = _kernel(queue, family, "KEY_GRAD", [None] * 9 + tail, q, x.size, mask)

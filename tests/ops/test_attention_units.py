@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from attention_reference import MASKS, SPECIALS, check_specials
 
 from netcl.core.device import manager
 from netcl.core.profile import profile_of
@@ -81,10 +82,23 @@ def written_out(q, k, v, g, causal, window, mask):
     return o, lse, ds @ k, fold(ds.swapaxes(2, 3) @ q), fold(p.swapaxes(2, 3) @ g)
 
 
+TYPES = [*((f, t) for t in ("float16", "bfloat16") for f in ("mma", "wgmma")), ("mma", "float32")]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("family", "dtype"), [(f, t) for t in ("float16", "bfloat16") for f in ("mma", "wgmma")] + [("mma", "float32")]
-)
+@pytest.mark.parametrize(("family", "dtype"), TYPES)
+@pytest.mark.parametrize("special", SPECIALS)
+@pytest.mark.parametrize("masks", MASKS)
+def test_specials_on_units(gpu, family, dtype, special, masks):
+    if family not in probe.attention(profile_of(gpu)):
+        pytest.skip(f"no {family} here")
+    tolerance = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-4}[dtype]
+    with probe.only(family):
+        check_specials(gpu, special, masks, dtype, tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("family", "dtype"), TYPES)
 @pytest.mark.parametrize(
     ("causal", "window", "padded"), [(True, None, False), (False, None, False), (True, 30, True), (False, 50, False)]
 )
@@ -127,7 +141,7 @@ def test_views_of_one_projection(gpu, family):
     for _ in range(2):
         with probe.only(family):
             q, k, v = (whole[i] for i in range(3))
-            assert attention_mma.serves(gpu, Geometry(2, 4, 1, 150, 150, 64, True, 0, 0.125), q, k, v)
+            assert attention_mma.family_of(gpu, Geometry(2, 4, 1, 150, 150, 64, True, 0, 0.125), q, k, v) == family
             o, lse = attention(q, k, v, causal=True)
             grads = attention_grad(Tensor.from_host(gpu, g), q, k, v, o, lse, causal=True)
         results.append([t.to_host() for t in (o, *grads)])

@@ -1,4 +1,4 @@
-// attention_gpu.cl: o = softmax(q k^T * scale) v without an S x S map, with gradients, for GPUs.
+// attention_gpu.cl: o = softmax(q k^T * scale) v without an S x S map, with gradients, for GPUs. Follows attention_rows.cl.
 //
 // A work-group of GX x GY work-items holds BR rows and walks over blocks of BC columns; an item holds TR rows x TC columns:
 //   attend         rows = queries, columns = keys     s -> running max, p -> P, o += P v
@@ -8,9 +8,9 @@
 //   product   TR x TC sums over slices of DC elements of rows of a and b, kept transposed: A [DC][BR], B [DC][BC]
 //   spread    TR x DN sums over chunks of KC rows of x, X [KC][DP] in the place of A and B, with P [BC][BR]
 // DP is the head size rounded up to a multiple of 4 GX; lengths and head size are arbitrary, missing elements read as 0.
-// Query i sees the keys [lo(i), hi(i)): all, or up to its own place (causal, aligned bottom right) or `window` places from
-// it; a key may be masked as padding. A query without keys gets 0 and lse = -infinity. Scores are kept in powers of two.
-// Launch: local = (GX, GY, 1), global = (blocks of rows * GX, heads * GY, B). E: compute type, S: storage type.
+// A query without keys gets 0 and lse = -infinity. Scores are kept in powers of two. Rows of results that are not finite
+// everywhere are computed again, as attention_rows.cl explains.
+// Launch: local = (GX, GY, 1), global = (blocks of rows * GX, heads * GY, B).
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691.
 #ifndef GX
@@ -38,54 +38,10 @@
 #define SLICES (PAIR > DP ? PAIR : DP)
 #define DN (DP / (4 * GX))      // vectors of 4 columns of x that a work-item holds
 #define KC (SLICES >= 32 * DP ? 32 : SLICES >= 16 * DP ? 16 : SLICES >= 8 * DP ? 8 : SLICES >= 4 * DP ? 4 : 1)
-#define LOG2E ((E)1.4426950408889634)
 #define LN2 ((E)0.6931471805599453)
-#define NONE (-INFINITY)
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
 #define GROUP __attribute__((reqd_work_group_size(GX, GY, 1)))
-#define UNROLL _Pragma("unroll")
-
-#ifdef DOUBLE
-typedef double4 V;
-#else
-typedef float4 V;
-#endif
-#if defined(NARROW) && defined(ALIGNED)
-#define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4A)(p)
-#elif defined(NARROW)
-#define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4)(p)
-#elif defined(ALIGNED)
-#define GET4(p) (*(__global const V*)(p))
-#else
-#define GET4(p) vload4(0, p)
-#endif
 #define AT4(p) (*(__local V*)(p))
-
-// Lengths, then strides of q, k, v, g in elements by batch, head and row (rows themselves are contiguous).
-typedef struct {
-    long B, H, G, Tq, Tk, D, causal, window, mask_b, qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, splits, rows;
-} Dims;
-
-static inline int lo_of(const Dims* d, int i) {
-    int first = d->window > 0 ? (int)(i + d->Tk - d->Tq - d->window + 1) : 0;
-    return max(first, 0);
-}
-
-static inline int hi_of(const Dims* d, int i) {
-    long last = i + d->Tk - d->Tq + 1;
-    if (!d->causal) last = d->window > 0 ? last + d->window - 1 : d->Tk;
-    return (int)min(last, d->Tk);
-}
-
-// Four elements of a row from c on; 0 past the end.
-static inline V four(__global const S* p, int c, int D) {
-    if (c + 4 <= D) return GET4(p + c);
-    V v = (V)(0);
-    if (c < D) v.x = LOAD(p, c);
-    if (c + 1 < D) v.y = LOAD(p, c + 1);
-    if (c + 2 < D) v.z = LOAD(p, c + 2);
-    return v;
-}
 
 #define LID ((int)(get_local_id(1) * GX + get_local_id(0)))
 #define NA (TR * DC / (4 * GX))     // vectors of 4 that a work-item brings of a slice of a, and of b
@@ -196,26 +152,23 @@ static inline void keep(__local E* P, const V* s) {
 static inline void put_row(__global S* to, const V* row, int D, E f) {
     for (int j = 0; j < DN; j++) {
         int c = (get_local_id(0) + GX * j) * 4;
-        V v = row[j] * f;
-        if (c < D) STORE(to, c, v.x);
-        if (c + 1 < D) STORE(to, c + 1, v.y);
-        if (c + 2 < D) STORE(to, c + 2, v.z);
-        if (c + 3 < D) STORE(to, c + 3, v.w);
+        put_four(to, c, row[j] * f, D);
     }
 }
 
-#ifdef MASK
-#define REAL(j) (mask[j] == 0)
-#else
-#define REAL(j) 1
-#endif
-#define SEEN(lo, hi, j) ((j) >= (lo) && (j) < (hi) && REAL(j))
-// Whether every row of the block sees every column from j on: by far the most blocks do
-#ifdef MASK
-#define WHOLE(first, last, j) false
-#else
-#define WHOLE(first, last, j) ((j) >= lo_of(&d, last) && (j) + BC <= hi_of(&d, first))
-#endif
+// Which rows are to be computed again: the items of a row keep 0 or NaN for their part of it in lost[BR][GX].
+static inline E not_finite(const V* row) {
+    V s = (V)(0);
+    UNROLL for (int j = 0; j < DN; j++) s += row[j] * (E)0;
+    return (s.x + s.y) + (s.z + s.w);
+}
+
+static inline bool is_lost(__local const E* lost, int row) {
+    E s = 0;
+    for (int c = 0; c < GX; c++) s += lost[row * GX + c];
+    return s != s;
+}
+
 #define BEST(v) max(max((v).x, (v).y), max((v).z, (v).w))
 
 #ifdef USE_ATTEND
@@ -242,7 +195,7 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
     for (int kb = lo_of(&d, q0); kb < end; kb += BC) {
         int n = min(BC, end - kb), j = kb + x * TC;
         product(s, slices, q, rows, d.qt, k + kb * d.kt, n, d.kt, D);
-        bool whole = WHOLE(q0, q0 + rows - 1, kb);
+        bool whole = WHOLE(q0, q0 + rows - 1, kb, BC);
         UNROLL for (int i = 0; i < TR; i++) {
             int at = q0 + y * TR + i;
             s[i] *= scale * LOG2E;
@@ -273,18 +226,24 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
         keep(P, s);
         spread(acc, slices, P, v + kb * d.vt, n, d.vt, D);
     }
-    UNROLL for (int i = 0; i < TR; i++) red[(y * TR + i) * (GX + 1) + x] = l[i];
+    UNROLL for (int i = 0; i < TR; i++) {
+        red[(y * TR + i) * (GX + 1) + x] = l[i];
+        P[(y * TR + i) * GX + x] = not_finite(acc + i * DN);
+    }
     SYNC;
     long first = (b * d.H + h) * d.Tq + q0;
     UNROLL for (int i = 0; i < TR; i++) {
         int r = y * TR + i;
         E t = 0;
         for (int c = 0; c < GX; c++) t += red[r * (GX + 1) + c];
-        if (r < rows) {
+        if (r < rows && !is_lost(P, r)) {
             put_row(o + (first + r) * D, acc + i * DN, D, t == 0 ? 0 : 1 / t);
             if (x == 0) lse[first + r] = t == 0 ? NONE : m[i] * LN2 + log(t);
         }
     }
+    for (int r = LID; r < rows; r += ITEMS)
+        if (is_lost(P, r))
+            attend_row(o + (first + r) * D, lse + first + r, q + r * d.qt, k, v, mask, scale, &d, q0 + r);
 }
 #endif
 
@@ -321,7 +280,6 @@ __kernel GROUP void dots(__global E* restrict delta, __global const S* restrict 
 // Both products, and both sums, are one call in a loop: a CPU driver's compiler fails when a function with barriers in a
 // loop is inlined twice. The first turn fills u, or av, which then trade places with s, or ak.
 #define COPY(to, from) UNROLL for (int c = 0; c < TR; c++) to[c] = from[c];
-#define SLOPE(p, u, delta) ((p) == 0 ? 0 : (p) * ((u) - (delta)))
 
 #ifdef USE_QUERY_GRAD
 __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restrict q, __global const S* restrict k,
@@ -354,7 +312,7 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
             COPY(u, s);
             product(s, slices, z ? q : g, rows, z ? d.qt : d.gt, z ? k + kb * d.kt : v + kb * d.vt, n, z ? d.kt : d.vt, D);
         }
-        bool whole = WHOLE(q0, q0 + rows - 1, kb);
+        bool whole = WHOLE(q0, q0 + rows - 1, kb, BC);
         UNROLL for (int i = 0; i < TR; i++) {
             V p = WEIGHT(s[i] * (scale * LOG2E), top[i]);
             s[i] = (V)(SLOPE(p.x, u[i].x, dot[i]), SLOPE(p.y, u[i].y, dot[i]), SLOPE(p.z, u[i].z, dot[i]),
@@ -370,17 +328,20 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
         keep(P, s);
         spread(acc, slices, P, k + kb * d.kt, n, d.kt, D);
     }
-    UNROLL for (int i = 0; i < TR; i++)
-        if (y * TR + i < rows) put_row(dq + (first + y * TR + i) * D, acc + i * DN, D, scale);
+    UNROLL for (int i = 0; i < TR; i++) P[(y * TR + i) * GX + x] = not_finite(acc + i * DN);
+    SYNC;
+    UNROLL for (int i = 0; i < TR; i++) {
+        int r = y * TR + i;
+        if (r < rows && !is_lost(P, r)) put_row(dq + (first + r) * D, acc + i * DN, D, scale);
+    }
+    for (int r = LID; r < rows; r += ITEMS)
+        if (is_lost(P, r))
+            query_grad_row(dq + (first + r) * D, q + r * d.qt, k, v, g + r * d.gt, lse[ol + first + r], delta[first + r], mask,
+                           scale, &d, q0 + r);
 }
 #endif
 
 #ifdef USE_KEY_GRAD
-#ifdef MASK
-#define SEES_ALL(query, key) false
-#else
-#define SEES_ALL(query, key) ((query) + BC <= Tq && (key) >= lo_of(&d, (query) + BC - 1) && (key) + BR <= hi_of(&d, query))
-#endif
 __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, __global const S* restrict q,
                              __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
                              __global const E* restrict lse, __global const E* restrict delta,
@@ -411,7 +372,7 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
             }
             E top[TC], dot[TC];
             // rows are keys here: each must lie within what the first and the last query see
-            bool whole = SEES_ALL(qb, k0);
+            bool whole = qb + BC <= Tq && WHOLE(qb, qb + BC - 1, k0, BR);
             int lo[TC], hi[TC];
             UNROLL for (int c = 0; c < TC; c++) {
                 lo[c] = lo_of(&d, j + c);
@@ -442,11 +403,20 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
             }
         }
     }
-    long first = (b * (d.H / d.G) + kh) * d.Tk + k0;
-    UNROLL for (int i = 0; i < TR; i++)
-        if (y * TR + i < rows) {
-            put_row(dk + (first + y * TR + i) * D, ak + i * DN, D, scale);
-            put_row(dv + (first + y * TR + i) * D, av + i * DN, D, 1);
+    long first = (b * (d.H / d.G) + kh) * d.Tk + k0, head = b * d.H + kh * d.G;
+    UNROLL for (int i = 0; i < TR; i++) P[(y * TR + i) * GX + x] = not_finite(ak + i * DN) + not_finite(av + i * DN);
+    SYNC;
+    UNROLL for (int i = 0; i < TR; i++) {
+        int r = y * TR + i;
+        if (r < rows && !is_lost(P, r)) {
+            put_row(dk + (first + r) * D, ak + i * DN, D, scale);
+            put_row(dv + (first + r) * D, av + i * DN, D, 1);
         }
+    }
+    for (int r = LID; r < rows; r += ITEMS)
+        if (is_lost(P, r))
+            key_grad_row(dk + (first + r) * D, dv + (first + r) * D, q + oq + b * d.qb + kh * d.G * d.qh, k + r * d.kt,
+                         v + r * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + ol + head * Tq, delta + head * Tq,
+                         mask, scale, &d, k0 + r);
 }
 #endif

@@ -25,7 +25,7 @@ from netcl.ops.matrix_units.precision import matmul_precision
 from netcl.runtime.cache import cacher
 
 FAMILIES = ("mma", "wgmma")  # in order of preference, the best last
-TEXTS = ("ptx.cl", "mma.cl", "wgmma.cl", "pack.cl", "attention_tile.cl", "attention_mma.cl")
+TEXTS = ("ptx.cl", "mma.cl", "wgmma.cl", "pack.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
 TIMEOUT = 180.0  # seconds for a child
 _allowed: tuple[str, ...] = FAMILIES  # narrowed by `only`
 _insisting = False  # set by `only`

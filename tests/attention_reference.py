@@ -1,0 +1,90 @@
+"""Attention row by row in float64, each query over the keys that it sees alone, and inputs with infinity and NaN."""
+
+import numpy as np
+
+from netcl.core.tensor import Tensor
+from netcl.ops.attention import attention, attention_grad
+
+INF, NAN = np.inf, np.nan
+# What is put where before a call: (array, index, value). Arrays are q, k, v, g of shape (1, 2, 70, D).
+SPECIALS = {
+    "infinite values": [("v", (0, 0, 5, 3), INF), ("v", (0, 1, 9, 0), -INF), ("v", (0, 1, 69, 7), INF)],
+    "both infinities": [("v", (0, 0, 5, 3), INF), ("v", (0, 0, 60, 3), -INF)],
+    "values not a number": [("v", (0, 0, 33, 2), NAN), ("v", (0, 1, 0, 15), NAN)],
+    "infinite keys": [("k", (0, 0, 5, 3), INF), ("k", (0, 1, 66, 1), -INF)],
+    "infinite queries": [("q", (0, 0, 5, 3), INF), ("q", (0, 1, 64, 1), -INF)],
+    "queries not a number": [("q", (0, 0, 17, 3), NAN)],
+    "keys of no weight": [("q", (..., 0), 1.0), ("k", (0, slice(None), slice(20, 30), 0), -INF)],
+    "infinite gradients": [("g", (0, 0, 5, 3), INF), ("g", (0, 1, 69, 0), -INF)],
+    "gradients not a number": [("g", (0, 1, 40, 3), NAN)],
+    "largest values": [("g", (...,), 0.01), ("v", (0, 0, 5, 3), "largest"), ("v", (0, 1, 9, 0), "-largest")],
+}
+MASKS = {"all": {}, "causal": {"causal": True}, "window": {"causal": True, "window": 9}, "padded": {"padded": True}}
+
+
+def inputs(edits, dtype, size=16):
+    """q, k, v and g with the edits made, and which keys are padding."""
+    rng = np.random.default_rng(8)
+    arrays = {name: rng.standard_normal((1, 2, 70, size)).astype(dtype) for name in "qkvg"}
+    largest = {"bfloat16": 3e38, "float16": 6e4, "float32": 3.4028e38, "float64": 1e300}[dtype]
+    for name, index, value in edits:
+        number = {"largest": largest, "-largest": -largest}.get(value, value)
+        arrays[name][index] = number
+    mask = np.zeros((1, 70), bool)
+    mask[0, [0, 5, 9, 33, 66, 69]] = True
+    return [arrays[name] for name in "qkvg"], mask
+
+
+def row_by_row(q, k, v, g, causal=False, window=None, mask=None):
+    """o, lse, dq, dk, dv by their definitions: what is not seen is never touched."""
+    q, k, v, g = (a.astype(np.float64) for a in (q, k, v, g))
+    scale, keys = q.shape[-1] ** -0.5, np.arange(k.shape[2])
+    o, lse, dq, dk, dv = (
+        np.zeros_like(q),
+        np.full(q.shape[:3], -np.inf),
+        np.zeros_like(q),
+        np.zeros_like(k),
+        np.zeros_like(k),
+    )
+    for b, h, i in np.ndindex(*q.shape[:3]):
+        seen = (keys <= i) | (not causal)
+        seen = seen & (np.abs(keys - i) < (window or len(keys)))
+        seen = seen if mask is None else seen & ~mask[b]
+        if not seen.any():
+            continue
+        kr, vr, qi, gi = k[b, h, seen], v[b, h, seen], q[b, h, i], g[b, h, i]
+        s = (kr * qi).sum(-1) * scale
+        top = s.max() if s.max() != -np.inf else 0.0
+        p = np.exp(s - top)
+        total = p.sum()
+        o[b, h, i] = (p[:, None] * vr).sum(0) / (1 if total == 0 else total)
+        lse[b, h, i] = top + np.log(total)
+        p = np.exp(s - (np.inf if total == 0 else lse[b, h, i]))
+        ds = np.where(p == 0, 0, p * ((vr * gi).sum(-1) - (gi * o[b, h, i]).sum()))[:, None]
+        dq[b, h, i] = (ds * kr).sum(0) * scale
+        dk[b, h, seen] += ds * qi * scale
+        dv[b, h, seen] += p[:, None] * gi
+    return o, lse, dq, dk, dv
+
+
+def check_specials(queue, special, masks, dtype, tolerance, size=16):
+    """Results and gradients on `queue` are infinite and NaN where those row by row are, and close to them elsewhere."""
+    arrays, mask = inputs(SPECIALS[special], dtype, size)
+    options = {name: value for name, value in MASKS[masks].items() if name != "padded"}
+    with np.errstate(all="ignore"):
+        wanted = row_by_row(*arrays, **options, mask=mask if masks == "padded" else None)
+        if dtype in ("bfloat16", "float16"):
+            limit = {"bfloat16": 3.39e38, "float16": 65520}[dtype]
+            wanted = [np.where(np.abs(a) >= limit, np.sign(a) * np.inf, a) if a.ndim == 4 else a for a in wanted]
+    if masks == "padded":
+        options["key_padding_mask"] = Tensor.from_host(queue, mask)
+    q, k, v, g = (Tensor.from_host(queue, a) for a in arrays)
+    o, lse = attention(q, k, v, **options)
+    found = (o, lse, *attention_grad(g, q, k, v, o, lse, **options))
+    for name, t, e in zip(("o", "lse", "dq", "dk", "dv"), found, wanted, strict=True):
+        a = t.to_host().astype(np.float64)
+        finite = np.isfinite(e)
+        np.testing.assert_array_equal(np.where(np.isfinite(a), 0, a), np.where(finite, 0, e), err_msg=name)
+        a, e = np.where(finite, a, 0), np.where(finite, e, 0)
+        worst = (np.abs(a - e) / np.maximum(1, np.abs(e).max(-1, keepdims=True))).max()
+        assert worst < tolerance, (name, worst)
