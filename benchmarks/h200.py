@@ -24,7 +24,13 @@ from benchmarks.gpu_cases import Call, Env, GpuCase
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "h200-gpu.jsonl"
-TABLES = ("gpu_cases", "gpu_norm_attention", "gpu_moving", "gpu_steps")  # modules of benchmarks with a tuple CASES
+TABLES = (
+    "gpu_cases",
+    "gpu_norm_attention",
+    "gpu_moving",
+    "gpu_feed",
+    "gpu_steps",
+)  # modules of benchmarks with a tuple CASES
 
 
 def cases(pattern: str = "", targets: bool = False) -> list[GpuCase]:
