@@ -28,6 +28,11 @@ def check() -> None:
         )
 
 
+def target(queue: Any) -> Any:
+    """The queue that a command for `queue` goes to now."""
+    return queue if gate is None else gate(queue)
+
+
 def _refuse(queue: Any) -> Any:
     check()
     return queue

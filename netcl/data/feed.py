@@ -159,7 +159,7 @@ class Shipment:
 
     def _copy(self, host: np.ndarray) -> Any:
         copies = self._feed.copies
-        target = copies if process.gate is None else process.gate(copies)
+        target = process.target(copies)
         lent, before = self._feed.lend(host.nbytes)
         event = cl.enqueue_copy(target, lent, host, wait_for=before, is_blocking=False)
         target.flush()
@@ -171,7 +171,7 @@ class Shipment:
     def deliver(self) -> None:
         """Make the queue wait for the copies. Call it on the thread that computes, and before the tensors are used."""
         queue = self._feed.queue
-        target = queue if process.gate is None else process.gate(queue)
+        target = process.target(queue)
         self._feed.reclaim(target)
         if self._copies:
             cl.enqueue_barrier(target, wait_for=self._copies[-1:])  # they run in order

@@ -77,7 +77,7 @@ class WorkGroupTuner:
         handle, times = self._handle(), []
         timed.start()
         try:
-            target = queue if process.gate is None else process.gate(queue)
+            target = process.target(queue)
             if self.args:
                 handle.set_args(*self.args)
             for _ in range(1 + RUNS):

@@ -136,7 +136,7 @@ class KernelCapture:
         """Do now what the first replay would do besides sending: find the fastest way on this device, and build it."""
         done = self._ready("warm_up")
         if done.commands and not isinstance(done.queue, CPUQueue):
-            self._runner(done, done.queue if process.gate is None else process.gate(done.queue))
+            self._runner(done, process.target(done.queue))
 
     def replay_with_new_buffers(self, buffer_map: Mapping[int, Any]) -> None:
         """Replay once with other memory in the place of some of the recorded.
@@ -193,7 +193,7 @@ class KernelCapture:
             state_of(done.queue).armed = True
 
     def _send(self, done: Recording) -> None:
-        queue = done.queue if process.gate is None else process.gate(done.queue)
+        queue = process.target(done.queue)
         if opencl.hooks or opencl.copy_hooks:  # a profiler wants every event
             for command in done.commands:
                 _tell(command, done.queue, command.send(queue))
@@ -207,7 +207,7 @@ class KernelCapture:
         return self._run[1]
 
     def _send_replaced(self, done: Recording, given: Mapping[int, Any]) -> None:
-        queue = done.queue if process.gate is None else process.gate(done.queue)
+        queue = process.target(done.queue)
         for c in done.commands:
             if c.kind == KERNEL:
                 hits = [(i, a) for i, a in enumerate(c.args) if getattr(a, "int_ptr", None) in given]

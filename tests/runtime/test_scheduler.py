@@ -19,26 +19,6 @@ class Event:
         self.waited += 1
 
 
-def test_the_documented_example(queue):
-    x = np.arange(3, dtype=np.float32)
-    done = {}
-
-    def copy_to_device(array):
-        done["x"] = Tensor.from_host(queue, array)
-
-    def run_kernel(array):
-        done["y"] = E.add(done["x"], 1.0)
-
-    sched = Scheduler(async_mode=False)
-    plan_a = ExecutionPlan(description="h2d copy")
-    plan_b = ExecutionPlan(description="compute")
-    sched.submit(lambda: copy_to_device(x), plan=plan_a)
-    sched.submit(lambda: run_kernel(x), plan=plan_b)
-    events = sched.run(wait=True)
-    assert events == []
-    np.testing.assert_array_equal(done["y"].to_host(), [1, 2, 3])
-
-
 @pytest.mark.parametrize("async_mode", [False, True])
 def test_events_come_back_in_order_and_are_waited_for(async_mode):
     sched, a, b, c, d = Scheduler(async_mode), *(Event() for _ in range(4))

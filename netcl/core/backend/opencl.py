@@ -108,7 +108,7 @@ def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
     if array.nbytes == 0:
         return
     array = transferable(array)
-    target = queue if process.gate is None else process.gate(queue)
+    target = process.target(queue)
     state = state_of(queue)
     keep: Any
     if array.nbytes >= PINNED_FROM and profile_of(queue).discrete:
@@ -144,7 +144,7 @@ def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
     if array.nbytes == 0:
         return finish(queue)
     array = transferable(array)
-    target = queue if process.gate is None else process.gate(queue)
+    target = process.target(queue)
     state = state_of(queue)
     flag = _read_flag(queue, state) if state.armed else None
     if array.nbytes >= PINNED_FROM and profile_of(queue).discrete:
@@ -166,7 +166,7 @@ def finish(queue: Any) -> None:
     state = state_of(queue)
     if state.armed:
         _raise_flag(queue, state, _read_flag(queue, state))
-    (queue if process.gate is None else process.gate(queue)).finish()
+    process.target(queue).finish()
 
 
 def copy_buffer(
@@ -174,7 +174,7 @@ def copy_buffer(
 ) -> None:
     """Copy `nbytes` between two buffers of one context, without waiting."""
     if nbytes:
-        target = queue if process.gate is None else process.gate(queue)
+        target = process.target(queue)
         event = cl.enqueue_copy(
             target, destination, source, byte_count=nbytes, dst_offset=dst_offset, src_offset=src_offset
         )
@@ -185,7 +185,7 @@ def copy_buffer(
 def fill_buffer(queue: Any, buffer: Any, pattern: Any, nbytes: int, offset: int = 0) -> None:
     """Fill `nbytes` with a NumPy scalar, without waiting."""
     if nbytes:
-        target = queue if process.gate is None else process.gate(queue)
+        target = process.target(queue)
         event = cl.enqueue_fill_buffer(target, buffer, pattern, offset, nbytes)
         for hook in copy_hooks:
             hook("fill", queue, buffer, pattern, nbytes, (offset,), event)
@@ -220,7 +220,7 @@ def arm_flag(queue: Any, where: str) -> int:
 
 def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
     flag = np.zeros(FLAG_BYTES // 4, np.int32)
-    cl.enqueue_copy(queue if process.gate is None else process.gate(queue), flag, state.flag, is_blocking=True)
+    cl.enqueue_copy(process.target(queue), flag, state.flag, is_blocking=True)
     return flag
 
 
