@@ -133,7 +133,8 @@ def source(
     """The kernels `use` of `file` for these element types; `flags` become defines without a value."""
     defines: dict[str, Any] = {**dict.fromkeys(flags, 1), f"USE_{use}": 1}
     defines |= {"S": C_NAME[stored], "E": C_NAME[compute], "W": C_NAME[parameters], **sizes}
-    return sources.load(*(["memory.cl"] if file.endswith("_cpu.cl") else []), file, **defines)
+    shared = ("memory.cl", "norms_cpu.cl") if file.endswith("_cpu.cl") else ("norms_gpu.cl",)
+    return sources.load(*shared, file, **defines)
 
 
 def stream_flag(out: Tensor, row: int, compute: DType, profile: DeviceProfile) -> tuple[str, ...]:

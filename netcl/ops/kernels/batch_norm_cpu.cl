@@ -9,26 +9,6 @@
 // Running statistics: r = (1 - momentum) * r + momentum * (mean, or variance with N * span - 1 in its denominator).
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
-typedef VECTOR V;
-typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
-#ifdef NARROW
-#define GET(p) JOIN(JOIN(LOAD_, NARROW), VW)(p)
-#define SET(p, v) JOIN(JOIN(STORE_, NARROW), VW)(v, p)
-#else
-#define GET(p) (*(__global const U*)(p))
-#ifdef STREAM
-#define SET(p, v) STREAM_TO(V, p, v)     // rows are whole vectors
-#else
-#define SET(p, v) (*(__global U*)(p) = (v))
-#endif
-#endif
-#ifdef W_NARROW
-#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
-#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
-#else
-#define LOADW(p, i) ((p)[i])
-#define STOREW(p, i, v) ((p)[i] = (v))
-#endif
 #ifdef HAS_W
 #define WEIGHT(c) LOADW(w, c)
 #else
@@ -50,17 +30,6 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #define GATE(v, g) (g)
 #define GATEV(v, g) (g)
 #endif
-
-static inline E total(V v) {
-#if VW == 16
-    v.lo += v.hi;
-#endif
-#if VW >= 8
-    v.s0123 += v.s4567;
-#endif
-    v.s01 += v.s23;
-    return v.s0 + v.s1;
-}
 
 static inline E row_sum(__global const S* x, long n) {
     V s0 = (V)(0), s1 = s0;

@@ -18,32 +18,6 @@
 #ifndef FINISH
 #define FINISH 32   // work-items that join the parts of a channel, a power of two
 #endif
-typedef VECTOR V;
-#if VEC == 4
-#define SUM(v) (((v).x + (v).y) + ((v).z + (v).w))
-#else
-#define SUM(v) (v)
-#endif
-#if defined(NARROW) && VEC == 4
-#define GET(p, i) JOIN(JOIN(LOAD_, NARROW), 4A)((p) + 4 * (i))
-#define SET(p, i, v) JOIN(JOIN(STORE_, NARROW), 4A)(v, (p) + 4 * (i))
-#elif defined(NARROW)
-#define GET(p, i) LOAD(p, i)
-#define SET(p, i, v) STORE(p, i, v)
-#elif VEC == 4
-#define GET(p, i) (*(__global const V*)((p) + 4 * (i)))
-#define SET(p, i, v) (*(__global V*)((p) + 4 * (i)) = (v))
-#else
-#define GET(p, i) ((p)[i])
-#define SET(p, i, v) ((p)[i] = (v))
-#endif
-#ifdef W_NARROW
-#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
-#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
-#else
-#define LOADW(p, i) ((p)[i])
-#define STOREW(p, i, v) ((p)[i] = (v))
-#endif
 #ifdef HAS_W
 #define WEIGHT(c) LOADW(w, c)
 #else

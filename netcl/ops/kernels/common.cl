@@ -23,3 +23,11 @@
 #define LOAD(p, i) ((p)[i])
 #define STORE(p, i, v) ((p)[i] = (S)(v))
 #endif
+// The same for parameters, stored as W.
+#ifdef W_NARROW
+#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
+#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
+#else
+#define LOADW(p, i) ((p)[i])
+#define STOREW(p, i, v) ((p)[i] = (v))
+#endif

@@ -9,32 +9,10 @@
 // E is the compute type, V a vector of VW of them, S the storage type of x and y.
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
-typedef VECTOR V;
-typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
-#define WIDE(p) (*(__global const U*)(p))
-#define PUT(p, v) (*(__global U*)(p) = (v))
-#ifdef NARROW
-#define GET(p) JOIN(JOIN(LOAD_, NARROW), VW)(p)
-#define RESERVE(p)
-#define SET(p, v) JOIN(JOIN(STORE_, NARROW), VW)(v, p)
-#else
-#define GET(p) WIDE(p)
-#ifdef STREAM
-#define RESERVE(p)
-#define SET(p, v) STREAM_TO(V, p, v)     // rows are whole vectors
-#else
-#define RESERVE(p) AHEAD(p, 1)  // so that stores do not wait for their lines
-#define SET(p, v) PUT(p, v)
-#endif
-#endif
 #ifdef W_NARROW
 #define GETW(p) JOIN(JOIN(LOAD_, W_NARROW), VW)(p)
-#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
-#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
 #else
 #define GETW(p) WIDE(p)
-#define LOADW(p, i) ((p)[i])
-#define STOREW(p, i, v) ((p)[i] = (v))
 #endif
 #ifdef HAS_W
 #define WEIGHT(i) GETW(w + (i))
@@ -56,17 +34,6 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need no
 #else
 #define NEXT(v) (v)
 #endif
-
-static inline E total(V v) {
-#if VW == 16
-    v.lo += v.hi;
-#endif
-#if VW >= 8
-    v.s0123 += v.s4567;
-#endif
-    v.s01 += v.s23;
-    return v.s0 + v.s1;
-}
 
 static inline E row_sum(__global const S* x, long n) {
     V s0 = (V)(0), s1 = s0, s2 = s0, s3 = s0;

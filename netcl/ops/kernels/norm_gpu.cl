@@ -16,35 +16,6 @@
 #ifndef ROWS
 #define ROWS 1      // rows per work-group; WG * ROWS is the size of the group
 #endif
-typedef VECTOR V;
-#if VEC == 4
-#define WIDE(p, i) (*(__global const V*)((p) + 4 * (i)))
-#define PUT(p, i, v) (*(__global V*)((p) + 4 * (i)) = (v))
-#define SUM(v) (((v).x + (v).y) + ((v).z + (v).w))
-#else
-#define WIDE(p, i) ((p)[i])
-#define PUT(p, i, v) ((p)[i] = (v))
-#define SUM(v) (v)
-#endif
-#ifdef NARROW
-#if VEC == 4
-#define GET(p, i) JOIN(JOIN(LOAD_, NARROW), 4A)((p) + 4 * (i))
-#define SET(p, i, v) JOIN(JOIN(STORE_, NARROW), 4A)(v, (p) + 4 * (i))
-#else
-#define GET(p, i) LOAD(p, i)
-#define SET(p, i, v) STORE(p, i, v)
-#endif
-#else
-#define GET(p, i) WIDE(p, i)
-#define SET(p, i, v) PUT(p, i, v)
-#endif
-#ifdef W_NARROW
-#define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)
-#define STOREW(p, i, v) JOIN(STORE_, W_NARROW)(p, i, v)
-#else
-#define LOADW(p, i) ((p)[i])
-#define STOREW(p, i, v) ((p)[i] = (v))
-#endif
 #ifdef CHANNELS
 #define CHANNEL0 long c0 = r % groups * per;
 #else
