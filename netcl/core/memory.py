@@ -25,7 +25,7 @@ with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and 
     import pyopencl as cl
     from pyopencl.tools import ImmediateAllocator, MemoryPool
 
-GIB = 1 << 30
+GIB, PAGE = 1 << 30, 4096
 substitute: Callable[[BufferPool], BufferPool] | None = None  # a recording's own pool in place of the one asked
 Buffer = Any  # a pyopencl memory object, pooled or plain
 
@@ -206,13 +206,15 @@ class PinnedBufferPool:
         self._requests = self._misses = self._active = self._total = 0
 
     def allocate(self, nbytes: int) -> BufferHandle:
-        """A mapped block of at least `nbytes`, rounded up to a power of two."""
-        bucket = 1 << max(12, (max(nbytes, 1) - 1).bit_length())
+        """A mapped block of at least `nbytes`: a kept one of up to twice the size, or a new one of pages or eighths."""
+        step = max(PAGE, 1 << nbytes.bit_length() >> 4)
+        bucket = max(-(-nbytes // step), 1) * step
         with self._lock:
+            kept = [size for size, blocks in self._free.items() if blocks and bucket <= size <= 2 * bucket]
+            bucket = min(kept, default=bucket)
+            buffer, array = self._free[bucket].pop() if kept else (None, None)
             self._requests += 1
             self._active += bucket
-            blocks = self._free.get(bucket)
-            buffer, array = blocks.pop() if blocks else (None, None)
             if buffer is None:
                 self._misses += 1
                 self._total += bucket

@@ -40,6 +40,13 @@ def test_pinned_blocks_are_mapped_host_memory(cl_queue):
     assert handle.array[:5000].sum() == 35000 and handle.bucket_size == 8192
     handle.release()
     assert pool.allocate(6000).bucket_size == 8192 and pool.stats.hits == 1
+    for nbytes in (0, 1, 4096, 4097, 65537, 100_000, 128 * 3 * 224 * 224 * 4):
+        fresh = PinnedBufferPool(cl_queue)
+        block = fresh.allocate(nbytes)
+        assert nbytes <= block.bucket_size == block.array.nbytes <= max(4096, nbytes + 4096, nbytes * 9 // 8)
+    block.release()
+    assert fresh.allocate(nbytes * 2 // 3).bucket_size == block.bucket_size  # a kept one
+    assert fresh.allocate(nbytes // 3).bucket_size < nbytes // 2 and fresh.stats.misses == 2
 
 
 def test_pinned_memory_does_not_wait_for_the_queue(cl_queue):
