@@ -16,7 +16,7 @@ from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import Kernel
 from netcl.core.backend.prepared import Run, prepare
-from netcl.core.dtypes import BOOL, INT32, INT64, DType, compute_dtype
+from netcl.core.dtypes import BOOL, INT32, INT64, NARROW, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
@@ -47,7 +47,7 @@ __all__ = [
 CHUNK = 8192  # elements per work-item on a CPU device
 TURNED = 32  # columns of an item where neighbours in memory lie in other rows: their lines stay in the caches
 GROUP = 256  # work-items per group on a GPU
-START = ~((1 << 28) - 4)  # of an offset, what plans depend on: where in a vector of four, and in which 2^28 elements
+START = ~((1 << 28) - 8)  # of an offset, what plans depend on: where in a vector of eight, in which 2^28 elements
 FAR = (1 << 31) - (1 << 28)  # reach from which positions need 64 bits, at some offset that has the same plan
 OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
 
@@ -121,9 +121,9 @@ def reach(t: Tensor) -> int:
     return t.offset + sum([(n - 1) * max(s, 0) for n, s in zip(t.shape, t.strides)]) + 1
 
 
-def is_aligned(tensors: Sequence[Tensor], strides: Sequence[Shape]) -> bool:
-    """Whether vectors of four along the last axis start at multiples of four."""
-    return all(t.offset % 4 == 0 for t in tensors) and all(s % 4 == 0 for steps in strides for s in steps[:-1])
+def is_aligned(tensors: Sequence[Tensor], strides: Sequence[Shape], width: int = 4) -> bool:
+    """Whether vectors of `width` along the last axis start at multiples of it."""
+    return all(t.offset % width == 0 for t in tensors) and all(s % width == 0 for steps in strides for s in steps[:-1])
 
 
 class Walk(NamedTuple):
@@ -183,9 +183,11 @@ def _walk(
     operands = [Operand(t, a) for t, a in zip((*(t.dtype for t in tensors), *dtypes), accesses, strict=True)]
     inputs, outputs = tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :])
     aligned = not plain and is_aligned(known, strides)
+    short = all(x.access == "repeat" or (x.access == "vector" and x.dtype in NARROW) for x in operands)
+    eights = aligned and short and is_aligned(known, strides, 8)
     row = lengths[-1] if len(lengths) > 1 else 0
     stream = out is None and all(is_streamed(profile, shape, row, d, compute) for d in dtypes)
-    form = Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned, profile.vector, stream)
+    form = Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned, profile.vector, stream, eights=eights)
     return Walk(shape, form, lengths, strides)
 
 

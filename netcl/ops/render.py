@@ -1,8 +1,8 @@
 """The text of chains of elementwise lines: OpenCL C that loads, computes and stores vectors, or a Python function.
 
 Launch geometry of maps. CPU devices: local size 1, each work-item walks a block of about CHUNK elements in vectors of
-8. GPUs: one vector of 4 per work-item. The text holds no sizes, only ranks and access patterns, so that a new shape
-reuses the program.
+8. GPUs: one vector of 4 per work-item, or of 8 where elements of 16 bits allow it: 16 bytes per access. The text holds
+no sizes, only ranks and access patterns, so that a new shape reuses the program.
 """
 
 from __future__ import annotations
@@ -87,11 +87,12 @@ class Form(NamedTuple):
     stream: bool = False  # full results bypass a CPU's caches (streaming.py)
     group: int = 0  # work-items that share a row on a GPU
     keep: int = 0  # vectors per work-item that passes over a row may hand on
+    eights: bool = False  # a GPU's vectors have eight elements
 
     @property
     def width(self) -> int:
-        """Elements per vector: a register of floats on CPU devices, of half as many long elements; four on GPUs."""
-        return width_of(self.compute, self.vector) if self.plain else 4
+        """Elements per vector: a register of floats on CPU devices, of half as many long elements; 4 or 8 on GPUs."""
+        return width_of(self.compute, self.vector) if self.plain else 8 if self.eights else 4
 
     @property
     def element(self) -> str:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from cases import ELEMENTWISE
+from families import FAMILIES, POSING, queue_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -13,6 +14,7 @@ from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE, Primitive
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
+from netcl.ops.chain import source_of
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -3.5, 2.5, 88.0, -88.0, 0.5, -0.5], np.float32)
 
@@ -254,3 +256,23 @@ def test_errors(queue):
         elementwise.add(t, "x")
     with pytest.raises(ValueError, match="approximate"):
         elementwise.gelu(t, approximate="fast")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bytes_at_a_time(dtype):
+    """On GPUs, vectors of eight narrow elements wherever all operands lie for them; the same values everywhere else."""
+    queue = queue_of(next(f for f in FAMILIES if f.startswith(POSING)))
+    a = (np.arange(3 * 56, dtype=np.float32).reshape(3, 56) / 8 - 9).astype(dtype)
+    whole, ragged = Tensor.from_host(queue, a), Tensor.from_host(queue, a[0, :51])
+    chain, compute, result = elementwise.resolve("add", (a.dtype, a.dtype))
+    cases = [
+        (True, whole, whole), (True, ragged, ragged), (True, whole[:, :24], whole[:, 24:48]),
+        (True, whole[:, :24], whole[1, :24]), (True, whole[:, 8:], whole[:, :1]), (False, whole[:, :20], whole[:, :20]),
+        (False, whole[:, 4:20], whole[:, 4:20]), (False, whole[:, 3:19], whole[:, 3:19]),
+        (False, whole[:, ::2], whole[:, ::2]),
+    ]  # fmt: skip
+    for eights, x, y in cases:
+        kernel = source_of(queue, chain, compute, (result,), (x, y)).split("__kernel")[-1]
+        assert ("8A(" in kernel) == eights
+        wanted = x.to_host().astype(np.float32) + y.to_host().astype(np.float32)
+        np.testing.assert_array_equal(elementwise.add(x, y).to_host(), wanted.astype(dtype))

@@ -90,7 +90,7 @@ def test_products_and_rows_by_index(large):
 
 COPY = chain.Chain("copy", ("v0",), (), (("v1", "ADD", ("v0", "1")),), ("v1",))
 ROW_SUMS = chain.Chain("row_sums", ("v0",), (), (("v1", "SUM", ("v0",)),), ("v1",), ("drop",), 1)
-STARTS = (0, 4, (1 << 28) - 8, 1 << 28, 1 << 31, (1 << 31) + 4)  # of three plans: near, among the next 2^28, far
+STARTS = (0, 8, (1 << 28) - 8, 1 << 28, 1 << 31, (1 << 31) + 8)  # of three plans: near, among the next 2^28, far
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_maps_of_far_views_take_long_positions(posing):
 @pytest.mark.parametrize("step", [(1 << 28) - (1 << 26), 1 << 28])
 def test_a_plan_reaches_from_wherever_its_views_start(posing, step):
     """Near 2^31 elements: a view that ends just before them has the plan of one that starts, and ends, later."""
-    x, later = view(posing, 0, step), view(posing, (1 << 28) - 4, step)
+    x, later = view(posing, 0, step), view(posing, (1 << 28) - 8, step)
     plan = chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [x])
     assert plan is chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [later])
     assert INT64 in plan.kernel.types or chain.reach(later) < 1 << 31

@@ -2,7 +2,7 @@
 //   LOAD_HALF(p, i), STORE_HALF(p, i, v)      element i
 //   LOAD_HALF4(p), STORE_HALF4(v, p)          vectors of 2, 4, 8 or 16 at any address; on CPU devices in one instruction
 //                                             where their compiler can: OpenCL's own may convert lane by lane
-//   LOAD_HALF4A(p), STORE_HALF4A(v, p)        four at an aligned address
+//   LOAD_HALF4A(p), STORE_HALF4A(v, p)        four, or eight, at an aligned address
 //   ROUND_HALF4(v), also 8 and 16             the float that a half keeps of v
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_convertvector) && (defined(__F16C__) || defined(__aarch64__))
@@ -12,17 +12,22 @@
 #define LOAD_HALF(p, i) vload_half(i, p)
 #define STORE_HALF(p, i, v) vstore_half_rte(v, i, p)
 #define LOAD_HALF4A(p) load_half4a(p)
+#define LOAD_HALF8A(p) load_half8a(p)
 #define STORE_HALF4A(v, p) store_half4a(v, p)
+#define STORE_HALF8A(v, p) store_half8a(v, p)
 // One access to memory, and conversions between registers: OpenCL's own make four accesses of it on NVIDIA devices.
-static inline float4 load_half4a(__global const half* p) {
-    const ushort4 h = *(__global const ushort4*)p;
-    return vload_half4(0, (const half*)&h);
-}
-static inline void store_half4a(float4 v, __global half* p) {
-    ushort4 h;
-    vstore_half4_rte(v, 0, (half*)&h);
-    *(__global ushort4*)p = h;
-}
+#define HALVES_ALIGNED(N)                                              \
+    static inline float##N load_half##N##a(__global const half* p) {    \
+        const ushort##N h = *(__global const ushort##N*)p;              \
+        return vload_half##N(0, (const half*)&h);                       \
+    }                                                                   \
+    static inline void store_half##N##a(float##N v, __global half* p) { \
+        ushort##N h;                                                    \
+        vstore_half##N##_rte(v, 0, (half*)&h);                          \
+        *(__global ushort##N*)p = h;                                    \
+    }
+HALVES_ALIGNED(4)
+HALVES_ALIGNED(8)
 #define LOAD_HALF2(p) vload_half2(0, p)
 #define STORE_HALF2(v, p) vstore_half2_rte(v, 0, p)
 #ifdef CONVERTS_HALF
