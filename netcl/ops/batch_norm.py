@@ -5,6 +5,7 @@ Sums run in float32 for half and float32, in double for double. Kernels: batch_n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
+from netcl.core.backend.prepared import Run, prepare
 from netcl.core.dtypes import C_NAME, FLOAT32, INT32, INT64, DType, compute_dtype
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import DeviceProfile, profile_of
@@ -27,6 +29,8 @@ from netcl.ops.norm import (
     cpu_vector,
     flags_of,
     gpu_vector,
+    known,
+    layouts,
     parameter_dtype,
     prepared,
     source,
@@ -38,6 +42,7 @@ from netcl.runtime.cache import get_kernel
 CHUNK = 8192  # elements of a channel that a GPU work-group sums up
 GROUP = 256  # work-items per group of the elementwise kernels
 NEAR = 4096  # elements that neighbouring channels share of a sample, at most, for one work-item of a CPU device
+KEPT = 8  # vectors that a GPU's work-item keeps in registers while it sums
 FINISH = 32  # work-items that join the partial sums of a channel
 ACTIVATIONS = (None, "relu")
 
@@ -56,25 +61,16 @@ def batch_norm(
     Raises: ShapeError for one value per channel in training (it has no variance) and for shapes that do not fit.
     Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
     """
-    compute = _check_batch("batch_norm", x, weight, bias, activation)
+    key = ("batch_norm", training, activation, *layouts(x, weight, bias, running_mean, running_var))
+    run = known(x.queue, key, weight, bias, running_mean, running_var)
     statistics = [t for t in (running_mean, running_var) if t is not None]
-    if len(statistics) == 1 or (not training and not statistics):
-        raise ShapeError(f"batch_norm: expected running_mean and running_var, got {len(statistics)} of the two.")
-    for t in statistics:
-        check_parameter("batch_norm", "running statistics", t, x.shape[1:2])
-        if t.dtype != compute:
-            raise DTypeError(f"batch_norm: expected {compute} running statistics for {x.dtype}, got {t.dtype}.")
-    queue = same_queue("batch_norm", x, *statistics, *[p for p in (weight, bias) if p is not None])
-    if training and x.size <= x.shape[1]:
-        raise ShapeError(
-            f"batch_norm: expected more than one value per channel in training, got shape {x.shape}; "
-            "use a larger batch or eval mode."
-        )
-    if x.backend == "cpu":
-        return _numpy_batch(x, weight, bias, statistics, training, momentum, eps, activation)
-    if not training:
-        return _apply(queue, x.contiguous(), weight, bias, statistics, eps, activation), None, None
-    return _train(queue, x.contiguous(), weight, bias, statistics, momentum, eps, activation)
+    if run is None:
+        _check_forward(x, weight, bias, statistics, training, activation)
+        if x.backend == "cpu":
+            return _numpy_batch(x, weight, bias, statistics, training, momentum, eps, activation)
+        plan = _plan_train if training else _plan_apply
+        run = x.queue.netcl_state.plans[key] = plan(x, weight, bias, statistics, activation)
+    return run(x, weight, bias, statistics, momentum, eps)  # type: ignore[no-any-return]
 
 
 def batch_norm_grad(
@@ -105,6 +101,24 @@ def batch_norm_grad(
         tensors = [t.contiguous() for t in (g, x, mean, rstd)]
         found = _batch_grad(queue, tensors, weight, bias, needs, training, activation)
     return tuple(t if need else None for t, need in zip(found, needs))  # type: ignore[return-value]
+
+
+def _check_forward(
+    x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], training: bool, activation: str | None
+) -> None:
+    compute = _check_batch("batch_norm", x, weight, bias, activation)
+    if len(statistics) == 1 or (not training and not statistics):
+        raise ShapeError(f"batch_norm: expected running_mean and running_var, got {len(statistics)} of the two.")
+    for t in statistics:
+        check_parameter("batch_norm", "running statistics", t, x.shape[1:2])
+        if t.dtype != compute:
+            raise DTypeError(f"batch_norm: expected {compute} running statistics for {x.dtype}, got {t.dtype}.")
+    same_queue("batch_norm", x, *statistics, *[p for p in (weight, bias) if p is not None])
+    if training and x.size <= x.shape[1]:
+        raise ShapeError(
+            f"batch_norm: expected more than one value per channel in training, got shape {x.shape}; "
+            "use a larger batch or eval mode."
+        )
 
 
 def _check_batch(where: str, x: Tensor, weight: Optional, bias: Optional, activation: str | None) -> DType:
@@ -229,11 +243,15 @@ def _gpu_form(x: Tensor, profile: DeviceProfile, *others: Tensor) -> tuple[dict[
 
 
 def _splits(n: int, c: int, across: int, sizes: dict[str, Any], profile: DeviceProfile) -> tuple[int, int]:
-    """(splits, vectors per split) of the n * across vectors of a channel: enough groups to fill the device."""
+    """(splits, vectors per split) of the n * across vectors of a channel: enough groups to fill the device.
+
+    There are up to 256, if that lets work-items keep their vectors.
+    """
     total, blocks = n * across, -(-c // sizes["CT"])
     least = max(1, CHUNK // sizes["VEC"] // (sizes["CT"] if sizes["CT"] > 1 else 1))
     wanted = max(1, min(-(-4 * profile.compute_units // blocks), -(-total // max(least // 4, 1)), 256))
-    chunk = -(-total // wanted)
+    held = -(-total // (KEPT * sizes["LANES"]))
+    chunk = -(-total // max(wanted, held if held <= 256 else 1))
     return -(-total // chunk), chunk
 
 
@@ -253,105 +271,112 @@ def _cpu_form(c: int, span: int, compute: DType, profile: DeviceProfile) -> tupl
     return {"VECTOR": f"{C_NAME[compute]}{width}", "VW": width, "BLOCK": block}, block, span < width
 
 
-def _train(
-    queue: Any, x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], momentum: float, eps: float,
-    activation: str | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    compute, profile = compute_dtype(x.dtype), profile_of(queue)
-    n, c, span = sizes_of(x)
-    dtype = parameter_dtype(compute, weight, bias)
-    y, mean, rstd = allocate(queue, x.shape, x.dtype), allocate(queue, (c,), compute), allocate(queue, (c,), compute)
-    w, b = prepared(weight, dtype, rstd), prepared(bias, dtype, rstd)
-    running = [t.contiguous() for t in statistics] or [mean, rstd]
-    flags = _affine_flags(weight, bias, activation, TRACK=statistics, COLUMNS=profile.kind == "cpu" and span == 1)
-    scalars = (float(eps), float(momentum))
+def _plan_train(
+    x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], activation: str | None
+) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """A function (x, weight, bias, running statistics, momentum, eps) giving (y, mean, rstd)."""
+    compute, profile = compute_dtype(x.dtype), profile_of(x.queue)
+    x, dtype = x.contiguous(), parameter_dtype(compute, weight, bias)
+    flags = _affine_flags(weight, bias, activation)
     if profile.kind == "cpu":
-        vector, channels = cpu_vector(compute, profile), 1
-        if span == 1:
-            vector, channels, _ = _cpu_form(c, span, compute, profile)
-        flags += stream_flag(y, span, compute, profile)
-        text = source("batch_norm_cpu.cl", "BATCH", x.dtype, compute, dtype, flags, **vector)
-        kernel = get_kernel(queue, text, "batch", [None] * 8 + [INT64] * 8 + [_scalar(compute)] * 2, OPTIONS)
-        inputs = (*running, x, w, b)
-        numbers = (*[t.offset for t in inputs], n, c, span, *scalars)
-        launch(kernel, queue, (-(-c // channels),), (1,), *[t.buffer for t in (y, mean, rstd, *inputs)], *numbers)
+        launched = _plan_cpu(x, compute, dtype, flags + flags_of(TRACK=statistics))
     else:
-        _gpu_statistics(queue, x, mean, rstd, running, dtype, flags, scalars)
-        _gpu_apply(queue, y, mean, rstd, x, w, b, dtype, flags, eps)
-    for t, moved in zip(statistics, running):
-        if t is not moved:
-            assign(t, moved)
-    return y, mean, rstd
+        moments, finish = _plan_statistics(x, compute, dtype, flags_of(TRACK=statistics))
+        apply = _plan_gpu_apply(x, compute, dtype, flags)
+
+        def launched(x: Tensor, w: Tensor, b: Tensor, rm: Tensor, rv: Tensor, eps: float, momentum: float) -> Any:
+            mean, rstd = finish(*moments(x), rm, rv, eps, momentum)
+            return *apply(x, w, b, mean, rstd, eps), mean, rstd
+
+    def run(
+        x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], momentum: float, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x = x.contiguous()
+        running = [t.contiguous() for t in statistics] or [x, x]
+        made = launched(x, prepared(weight, dtype, x), prepared(bias, dtype, x), *running, float(eps), float(momentum))
+        for t, moved in zip(statistics, running):
+            if t is not moved:
+                assign(t, moved)
+        return made  # type: ignore[return-value]
+
+    return run
 
 
-def _gpu_statistics(
-    queue: Any, x: Tensor, mean: Tensor, rstd: Tensor, running: list[Tensor], dtype: DType, flags: tuple[str, ...],
-    scalars: tuple[float, float],
-) -> None:  # fmt: skip
-    """Launch `moments` and `finish`."""
-    compute, profile = mean.dtype, profile_of(queue)
+def _plan_cpu(x: Tensor, compute: DType, dtype: DType, flags: tuple[str, ...]) -> Run:
+    """(x, weight, bias, running mean and variance, eps, momentum) -> (y, mean, rstd) in one launch."""
+    queue, profile = x.queue, profile_of(x.queue)
+    n, c, span = sizes_of(x)
+    vector, channels = cpu_vector(compute, profile), 1
+    if span == 1:
+        vector, channels, _ = _cpu_form(c, span, compute, profile)
+    flags += flags_of(COLUMNS=span == 1) + stream_flag(x, span, compute, profile)
+    text = source("batch_norm_cpu.cl", "BATCH", x.dtype, compute, dtype, flags, **vector)
+    kernel = get_kernel(queue, text, "batch", [None] * 8 + [INT64] * 11 + [_scalar(compute)] * 2, OPTIONS)
+    results = (x.shape, (c,), (c,)), (x.dtype, compute, compute)
+    return prepare(kernel, queue, (-(-c // channels),), (1,), (n, c, span), 5, *results)
+
+
+def _plan_statistics(x: Tensor, compute: DType, dtype: DType, flags: tuple[str, ...]) -> tuple[Run, Run]:
+    """The launches of `moments`, x -> parts, and of `finish`, (parts, running, eps, momentum) -> (mean, rstd)."""
+    queue, profile = x.queue, profile_of(x.queue)
     n, c, _ = sizes_of(x)
     sizes, across, index = _gpu_form(x, profile)
     splits, chunk = _splits(n, c, across, sizes, profile)
-    parts = [allocate(queue, (splits, c), compute) for _ in range(2)]
-    kept = tuple(f for f in flags if f == "TRACK")
-    text = source("batch_norm_gpu.cl", "MOMENTS", x.dtype, compute, dtype, kept, **sizes)
+    sizes["PER"] = next((p for p in (KEPT // 2, KEPT) if chunk <= p * sizes["LANES"]), 0)
+    text = source("batch_norm_gpu.cl", "MOMENTS", x.dtype, compute, dtype, flags, **sizes)
     local = (sizes["CT"], sizes["LANES"])
-    kernel = get_kernel(queue, text, "moments", [None] * 3 + [INT64] + [index] * 4, OPTIONS)
-    global_size = (-(-c // local[0]) * local[0], splits * local[1])
-    launch(kernel, queue, global_size, local, *[t.buffer for t in (*parts, x)], x.offset, n, c, across, chunk)
-    types = [None] * 6 + [INT64] * 2 + [INT32] * 2 + [INT64] * 2 + [_scalar(compute)] * 2
+    grid = (-(-c // local[0]) * local[0], splits * local[1])
+    kernel = get_kernel(queue, text, "moments", [None] * 3 + [INT64] * 3 + [index] * 4, OPTIONS)
+    moments = prepare(kernel, queue, grid, local, (n, c, across, chunk), 1, ((splits, c),) * 2, (compute,) * 2)
+    types = [None] * 6 + [INT64] * 6 + [INT32] * 2 + [INT64] * 2 + [_scalar(compute)] * 2
     kernel = get_kernel(queue, text, "finish", types, OPTIONS)
-    buffers = [t.buffer for t in (mean, rstd, *running, *parts)]
-    numbers = (*[t.offset for t in running], splits, c, n * across * sizes["VEC"], chunk * sizes["VEC"])
-    launch(kernel, queue, (c * sizes["FINISH"],), (sizes["FINISH"],), *buffers, *numbers, *scalars)
+    constants = (splits, c, n * across * sizes["VEC"], chunk * sizes["VEC"])
+    items = sizes["FINISH"]
+    return moments, prepare(kernel, queue, (c * items,), (items,), constants, 4, ((c,),) * 2, (compute,) * 2)
 
 
-def _gpu_apply(
-    queue: Any, y: Tensor, mean: Tensor, second: Tensor, x: Tensor, w: Tensor, b: Tensor, dtype: DType,
-    flags: tuple[str, ...], eps: float,
-) -> None:  # fmt: skip
-    compute, profile = mean.dtype, profile_of(queue)
+def _plan_gpu_apply(x: Tensor, compute: DType, dtype: DType, flags: tuple[str, ...]) -> Run:
+    """The launch of `apply`: (x, weight, bias, mean, second statistic, eps) -> y."""
+    queue, profile = x.queue, profile_of(x.queue)
     sizes, across, index = _gpu_form(x, profile)
-    kept = tuple(f for f in flags if f != "TRACK")
-    text = source("batch_norm_gpu.cl", "APPLY", x.dtype, compute, dtype, kept, **sizes)
-    kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 5 + [index] * 3 + [_scalar(compute)], OPTIONS)
-    tensors = (mean, second, x, w, b)
+    text = source("batch_norm_gpu.cl", "APPLY", x.dtype, compute, dtype, flags, **sizes)
+    kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 6 + [index] * 3 + [_scalar(compute)], OPTIONS)
     vectors, group = x.size // sizes["VEC"], profile.group(GROUP)
-    numbers = (*[t.offset for t in tensors], vectors, x.shape[1], across, float(eps))
-    launch(kernel, queue, (-(-vectors // group) * group,), (group,), y.buffer, *[t.buffer for t in tensors], *numbers)
+    grid = (-(-vectors // group) * group,)
+    return prepare(kernel, queue, grid, (group,), (vectors, x.shape[1], across), 5, (x.shape,), (x.dtype,))
 
 
-def _apply(
-    queue: Any, x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], eps: float,
-    activation: str | None,
-) -> Tensor:  # fmt: skip
-    compute, profile = compute_dtype(x.dtype), profile_of(queue)
+def _plan_apply(
+    x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], activation: str | None
+) -> Callable[..., tuple[Tensor, None, None]]:
+    """As `_plan_train`, with the running statistics in the place of the batch's."""
+    queue, compute, profile = x.queue, compute_dtype(x.dtype), profile_of(x.queue)
     n, c, span = sizes_of(x)
-    dtype = parameter_dtype(compute, weight, bias)
-    y = allocate(queue, x.shape, x.dtype)
+    x, dtype = x.contiguous(), parameter_dtype(compute, weight, bias)
+    flags = _affine_flags(weight, bias, activation)
     if x.size == 0:
-        return y
-    mean, var = (t.contiguous() for t in statistics)
-    w, b = prepared(weight, dtype, var), prepared(bias, dtype, var)
+        return lambda x, *_: (allocate(x.queue, x.shape, x.dtype), None, None)
     if profile.kind != "cpu":
-        _gpu_apply(queue, y, mean, var, x, w, b, dtype, _affine_flags(weight, bias, activation, VARIANCE=True), eps)
-        return y
-    vector = cpu_vector(compute, profile)
-    flags = _affine_flags(weight, bias, activation, COLUMNS=span == 1) + stream_flag(y, span, compute, profile)
-    text = source("batch_norm_cpu.cl", "APPLY", x.dtype, compute, dtype, flags, **vector)
-    kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 9 + [_scalar(compute)], OPTIONS)
-    global_size: tuple[int, ...]
-    if span == 1:
-        step = split_rows(n, vector["VW"], profile.compute_units)
-        global_size = (-(-c // vector["VW"]), -(-n // step))
+        launched = _plan_gpu_apply(x, compute, dtype, (*flags, "VARIANCE"))
     else:
-        step = split_rows(n * c, span, profile.compute_units)
-        global_size = (-(-n * c // step),)
-    tensors = (mean, var, x, w, b)
-    numbers = (*[t.offset for t in tensors], n, c, span, step, float(eps))
-    launch(kernel, queue, global_size, (1,) * len(global_size), y.buffer, *[t.buffer for t in tensors], *numbers)
-    return y
+        vector = cpu_vector(compute, profile)
+        flags += flags_of(COLUMNS=span == 1) + stream_flag(x, span, compute, profile)
+        text = source("batch_norm_cpu.cl", "APPLY", x.dtype, compute, dtype, flags, **vector)
+        kernel = get_kernel(queue, text, "apply", [None] * 6 + [INT64] * 10 + [_scalar(compute)], OPTIONS)
+        grid: tuple[int, ...]
+        if span == 1:
+            step = split_rows(n, vector["VW"], profile.compute_units)
+            grid = (-(-c // vector["VW"]), -(-n // step))
+        else:
+            step = split_rows(n * c, span, profile.compute_units)
+            grid = (-(-n * c // step),)
+        launched = prepare(kernel, queue, grid, (1,) * len(grid), (n, c, span, step), 5, (x.shape,), (x.dtype,))
+
+    def run(x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], _: float, eps: float) -> Any:
+        x, (mean, var) = x.contiguous(), (t.contiguous() for t in statistics)
+        return *launched(x, prepared(weight, dtype, x), prepared(bias, dtype, x), mean, var, float(eps)), None, None
+
+    return run
 
 
 def _batch_grad(

@@ -6,7 +6,7 @@ everything else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
+from netcl.core.backend.prepared import prepare
 from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
@@ -191,57 +192,78 @@ def partial_rows(rows: int, units: int) -> int:
 def _forward(
     where: str, x: Tensor, weight: Optional, bias: Optional, axes: Any, eps: float, rms: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    compute = check_float(where, x)
-    first = _first_axis(where, x, axes)
-    check_parameter(where, "weight", weight, x.shape[first:])
-    check_parameter(where, "bias", bias, x.shape[first:])
-    queue = same_queue(where, x, *[p for p in (weight, bias) if p is not None])
-    if x.backend == "cpu":
-        tensors = [t for t in (x, weight, bias) if t is not None]
-        given = (weight is not None, bias is not None)
-        found: tuple[Tensor, Tensor, Tensor]
-        found = cpu.compute(numpy_norm, *tensors, first=first, eps=float(eps), rms=rms, given=given)
-        return found
-    rows, n = layout.size_of(x.shape[:first]), layout.size_of(x.shape[first:])
-    y = allocate(queue, x.shape, x.dtype)
-    rstd = allocate(queue, x.shape[:first], compute)
-    mean = rstd if rms else allocate(queue, x.shape[:first], compute)
-    run_rows(queue, y, mean, rstd, x.contiguous(), weight, bias, rows, n, (1, 0, 1), eps, flags_of(RMS=rms))
-    return y, mean, rstd
+    axes = tuple(axes) if isinstance(axes, list) else axes
+    key = (where, axes, *layouts(x, weight, bias))
+    run = known(x.queue, key, weight, bias)
+    if run is None:
+        compute = check_float(where, x)
+        first = _first_axis(where, x, axes)
+        check_parameter(where, "weight", weight, x.shape[first:])
+        check_parameter(where, "bias", bias, x.shape[first:])
+        same_queue(where, x, *[p for p in (weight, bias) if p is not None])
+        if x.backend == "cpu":
+            tensors = [t for t in (x, weight, bias) if t is not None]
+            given = (weight is not None, bias is not None)
+            found: tuple[Tensor, Tensor, Tensor]
+            found = cpu.compute(numpy_norm, *tensors, first=first, eps=float(eps), rms=rms, given=given)
+            return found
+        lead, n = x.shape[:first], layout.size_of(x.shape[first:])
+        run = plan_rows(x, weight, bias, compute, lead, n, (1, 0, 1), flags_of(RMS=rms))
+        x.queue.netcl_state.plans[key] = run
+    return run(x, weight, bias, eps)  # type: ignore[no-any-return]
 
 
-def run_rows(
-    queue: Any, y: Tensor, mean: Tensor, rstd: Tensor, x: Tensor, weight: Optional, bias: Optional,
-    rows: int, n: int, channels: tuple[int, int, int], eps: float, flags: tuple[str, ...],
-) -> None:  # fmt: skip
-    """Launch `norm` over `rows` of `n`; group norm's `channels` = (groups, channels per row, elements per channel)."""
+def layouts(*tensors: Optional) -> tuple[Any, ...]:
+    """What the plan of a norm depends on."""
+    return tuple([None if t is None else (t.shape, t.strides, t.dtype, t.offset & 3) for t in tensors])
+
+
+def known(queue: Any, key: tuple[Any, ...], *others: Optional) -> Any:
+    """The plan kept under `key`, None where there is none or `others` are on another queue."""
+    run = queue.netcl_state.plans.get(key)
+    return run if run is None or all(t is None or t.queue is queue for t in others) else None
+
+
+def plan_rows(
+    x: Tensor, weight: Optional, bias: Optional, compute: DType, lead: Shape, n: int, channels: tuple[int, int, int],
+    flags: tuple[str, ...],
+) -> Callable[[Tensor, Optional, Optional, float], tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
+    """`norm` over rows of `n`, as many as `lead` says: a function (x, weight, bias, eps) giving (y, mean, rstd).
+
+    Group norm's `channels` = (groups, channels per row, elements per channel). RMS leaves the mean unwritten.
+    """
+    queue, rows = x.queue, layout.size_of(lead)
+    shapes, dtypes = (x.shape, lead, lead), (x.dtype, compute, compute)
     if rows * n == 0:
-        mean.fill_(0)
-        rstd.fill_(0)
-        return
-    compute = rstd.dtype
+        return lambda x, *_: tuple([allocate(queue, s, t).fill_(0) for s, t in zip(shapes, dtypes)])  # type: ignore[return-value]
     dtype = parameter_dtype(compute, weight, bias)
-    w, b = prepared(weight, dtype, rstd), prepared(bias, dtype, rstd)
+    tensors = x.contiguous(), *(prepared(p, dtype, x) for p in (weight, bias))
     flags = flags + flags_of(HAS_W=weight is not None, HAS_B=bias is not None)
-    profile = profile_of(queue)
-    buffers = [t.buffer for t in (y, mean, rstd, x, w, b)]
-    arguments = (*buffers, x.offset, w.offset, b.offset, rows, n)
-    scalar = np.dtype(np.float64) if compute.itemsize == 8 else FLOAT32
-    span = channels[2] if "CHANNELS" in flags else n
+    profile, span = profile_of(queue), channels[2] if "CHANNELS" in flags else n
+    grid: tuple[int, ...]
+    local: tuple[int, ...]
+    constants: tuple[int, ...]
     if profile.kind == "cpu":
-        flags += stream_flag(y, span, compute, profile)
+        flags += stream_flag(x, span, compute, profile)
         text = source("norm_cpu.cl", "NORM", x.dtype, compute, dtype, flags, **cpu_vector(compute, profile))
-        kernel = get_kernel(queue, text, "norm", [None] * 6 + [INT64] * 9 + [scalar], OPTIONS)
         step = split_rows(rows, n, profile.compute_units)
-        launch(kernel, queue, (-(-rows // step),), (1,), *arguments, step, *channels, float(eps))
-        return
-    vector = span % 4 == 0 and all(t.offset % 4 == 0 for t in (x, w, b))
-    sizes = row_group(n, 4 if vector else 1, profile)
-    text = source("norm_gpu.cl", "NORM", x.dtype, compute, dtype, flags, **gpu_vector(compute, vector), **sizes)
-    kernel = get_kernel(queue, text, "norm", [None] * 6 + [INT64] * 8 + [scalar], OPTIONS)
-    groups = -(-rows // sizes["ROWS"])
-    local = (sizes["WG"], sizes["ROWS"])
-    launch(kernel, queue, (local[0] * groups, local[1]), local, *arguments, *channels, float(eps))
+        grid, local, constants = (-(-rows // step),), (1,), (rows, n, step, *channels)
+    else:
+        vector = span % 4 == 0 and all(t.offset % 4 == 0 for t in tensors)
+        sizes = row_group(n, 4 if vector else 1, profile)
+        text = source("norm_gpu.cl", "NORM", x.dtype, compute, dtype, flags, **gpu_vector(compute, vector), **sizes)
+        local = (sizes["WG"], sizes["ROWS"])
+        grid, constants = (local[0] * -(-rows // local[1]), local[1]), (rows, n, *channels)
+    scalar = np.dtype(np.float64) if compute.itemsize == 8 else FLOAT32
+    types = [*[None] * 6, *[INT64] * (6 + len(constants)), scalar]
+    kernel = get_kernel(queue, text, "norm", types, OPTIONS)
+    launched = prepare(kernel, queue, grid, local, constants, 3, shapes, dtypes)
+
+    def run(x: Tensor, weight: Optional, bias: Optional, eps: float) -> Any:
+        x = x.contiguous()
+        return launched(x, prepared(weight, dtype, x), prepared(bias, dtype, x), float(eps))
+
+    return run
 
 
 def numpy_norm(

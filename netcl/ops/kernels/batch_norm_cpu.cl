@@ -152,10 +152,13 @@ static inline void columns(__global S* restrict y, __global E* restrict mean, __
 }
 #endif
 
-__kernel void batch(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd, __global E* restrict rm,
-                    __global E* restrict rv, __global const S* restrict x, __global const W* restrict w,
-                    __global const W* restrict b, long orm, long orv, long ox, long ow, long ob, long N, long C, long span,
-                    E eps, E momentum) {
+__kernel void batch(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
+                    __global E* restrict rm, __global E* restrict rv, __global S* restrict y, __global E* restrict mean,
+                    __global E* restrict rstd, long ox, long ow, long ob, long orm, long orv, long oy, long om, long ok, long N,
+                    long C, long span, E eps, E momentum) {
+    y += oy;
+    mean += om;
+    rstd += ok;
     x += ox;
     w += ow;
     b += ob;
@@ -180,9 +183,10 @@ __kernel void batch(__global S* restrict y, __global E* restrict mean, __global 
 
 #ifdef USE_APPLY
 // Eval mode: var (C,) is given. Launch: (ceil(N * C / step)), or (ceil(C / VW), ceil(N / step)) for COLUMNS.
-__kernel void apply(__global S* restrict y, __global const E* restrict mean, __global const E* restrict var,
-                    __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long om, long ov,
-                    long ox, long ow, long ob, long N, long C, long span, long step, E eps) {
+__kernel void apply(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
+                    __global const E* restrict mean, __global const E* restrict var, __global S* restrict y, long ox, long ow,
+                    long ob, long om, long ov, long oy, long N, long C, long span, long step, E eps) {
+    y += oy;
     x += ox;
     w += ow;
     b += ob;

@@ -15,6 +15,9 @@
 #ifndef LANES
 #define LANES 256   // work-items per channel, a power of two; CT * LANES is the size of a group
 #endif
+#ifndef PER
+#define PER 0       // vectors that a work-item of `moments` keeps in registers
+#endif
 #ifndef FINISH
 #define FINISH 32   // work-items that join the parts of a channel, a power of two
 #endif
@@ -63,24 +66,39 @@ static inline E lane_total(__local E* t, E v) {
 
 #ifdef USE_MOMENTS
 // Mean and sum of squares about it of each split's elements. Launch: (ceil(C / CT) * CT, splits * LANES).
-__kernel GROUP void moments(__global E* restrict part_m, __global E* restrict part_s, __global const S* restrict x, long ox,
-                            I N, I C, I across, I chunk) {
+// A work-item keeps its PER vectors in registers; PER 0: there are more, and they are read again.
+__kernel GROUP void moments(__global const S* restrict x, __global E* restrict part_m, __global E* restrict part_s, long ox,
+                            long om, long os, I N, I C, I across, I chunk) {
     __local E tree[PLACES];
     I c = get_global_id(0), first = get_group_id(1) * chunk, size = N * across;
     I last = first + chunk < size ? first + chunk : size;
     int lane = get_local_id(1);
     x += ox;
     E m = 0, q = 0;
+#if PER
+    V v[PER];
+    _Pragma("unroll") for (int k = 0; k < PER; k++) {
+        const I e = first + lane + k * LANES;
+        v[k] = e < last && c < C ? GET(x, PLACE(e)) : (V)(0);
+    }
+#endif
     for (int pass = 0; pass < 2; pass++) {
         V s = (V)(0);
+#if PER
+        _Pragma("unroll") for (int k = 0; k < PER; k++) {
+            const V d = v[k] - (first + lane + k * LANES < last ? m : (E)0);
+            s += pass ? d * d : d;
+        }
+#else
         if (c < C)
             for (I e = first + lane; e < last; e += LANES) { V d = GET(x, PLACE(e)) - m; s += pass ? d * d : d; }
+#endif
         q = lane_total(tree, SUM(s));
         if (pass == 0) m = q / ((last - first) * VEC);
     }
     if (lane == 0 && c < C) {
-        part_m[get_group_id(1) * C + c] = m;
-        part_s[get_group_id(1) * C + c] = q;
+        part_m[om + get_group_id(1) * C + c] = m;
+        part_s[os + get_group_id(1) * C + c] = q;
     }
 }
 #endif
@@ -99,11 +117,13 @@ static inline E joined(__local E* t, E v) {
 #ifdef USE_MOMENTS
 // Join the parts of each channel and move the running statistics. size and chunk count elements. Launch: (C * FINISH).
 __kernel __attribute__((reqd_work_group_size(FINISH, 1, 1)))
-void finish(__global E* restrict mean, __global E* restrict rstd, __global E* restrict rm, __global E* restrict rv,
-            __global const E* restrict part_m, __global const E* restrict part_s, long orm, long orv, int splits, int C,
-            long size, long chunk, E eps, E momentum) {
+void finish(__global const E* restrict part_m, __global const E* restrict part_s, __global E* restrict rm,
+            __global E* restrict rv, __global E* restrict mean, __global E* restrict rstd, long opm, long ops, long orm, long orv,
+            long om, long ok, int splits, int C, long size, long chunk, E eps, E momentum) {
     __local E tree[2 * FINISH];
     int c = get_group_id(0), lid = get_local_id(0);
+    part_m += opm;
+    part_s += ops;
     E m = 0, s = 0;
     for (int pass = 0; pass < 2; pass++) {
         E v = 0;
@@ -115,8 +135,8 @@ void finish(__global E* restrict mean, __global E* restrict rstd, __global E* re
         if (pass == 0) m = s / size;
     }
     if (lid == 0) {
-        mean[c] = m;
-        rstd[c] = 1 / sqrt(s / size + eps);
+        mean[om + c] = m;
+        rstd[ok + c] = 1 / sqrt(s / size + eps);
 #ifdef TRACK
         rm[orm + c] = rm[orm + c] * (1 - momentum) + momentum * m;
         rv[orv + c] = rv[orv + c] * (1 - momentum) + momentum * (s / (size - 1));
@@ -127,9 +147,9 @@ void finish(__global E* restrict mean, __global E* restrict rstd, __global E* re
 
 #ifdef USE_APPLY
 // One vector per work-item. With VARIANCE the second statistic is a variance, as in eval mode.
-__kernel void apply(__global S* restrict y, __global const E* restrict mean, __global const E* restrict rstd,
-                    __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long om, long ok,
-                    long ox, long ow, long ob, I vectors, I C, I across, E eps) {
+__kernel void apply(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
+                    __global const E* restrict mean, __global const E* restrict rstd, __global S* restrict y, long ox, long ow,
+                    long ob, long om, long ok, long oy, I vectors, I C, I across, E eps) {
     I i = get_global_id(0);
     if (i >= vectors) return;
     I c = i / across % C;
@@ -143,7 +163,7 @@ __kernel void apply(__global S* restrict y, __global const E* restrict mean, __g
     E k = rstd[c];
 #endif
     V v = (GET(x + ox, i) - mean[c]) * (k * WEIGHT(c)) + SHIFT(c);
-    SET(y, i, ACT(v));
+    SET(y + oy, i, ACT(v));
 }
 #endif
 

@@ -96,12 +96,15 @@ static inline E normalize(__global S* y, __global const S* x, __global const S* 
 }
 
 #ifdef USE_NORM
-__kernel void norm(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd,
-                   __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long ox,
-                   long ow, long ob, long rows, long n, long step, long groups, long per, long span, E eps) {
+__kernel void norm(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
+                   __global S* restrict y, __global E* restrict mean, __global E* restrict rstd, long ox, long ow, long ob,
+                   long oy, long om, long ok, long rows, long n, long step, long groups, long per, long span, E eps) {
     w += ow;
     b += ob;
     x += ox;
+    y += oy;
+    mean += om;
+    rstd += ok;
     long first = get_global_id(0) * step, last = first + step < rows ? first + step : rows;
 #ifdef RMS
     E s = row_squares(x + first * n, n, 0);

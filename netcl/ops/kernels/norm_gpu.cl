@@ -94,15 +94,15 @@ static inline void row_totals(__local E* t, E* a, E* b) {
 }
 
 #ifdef USE_NORM
-__kernel GROUP_SIZE void norm(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd,
-                              __global const S* restrict x, __global const W* restrict w, __global const W* restrict b, long ox,
-                              long ow, long ob, long rows, long n, long groups, long per, long span, E eps) {
+__kernel GROUP_SIZE void norm(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
+                              __global S* restrict y, __global E* restrict mean, __global E* restrict rstd, long ox, long ow,
+                              long ob, long oy, long om, long ok, long rows, long n, long groups, long per, long span, E eps) {
     __local E tree[PLACES * ROWS];
     int lid = get_local_id(0);
     long r = (long)get_group_id(0) * ROWS + get_local_id(1);
     int nv = r < rows ? n / VEC : 0;        // rows past the end take part in the barriers only
     x += ox + r * n;
-    y += r * n;
+    y += oy + r * n;
     w += ow;
     b += ob;
     CHANNEL0
@@ -126,9 +126,9 @@ __kernel GROUP_SIZE void norm(__global S* restrict y, __global E* restrict mean,
     OWN SET(y, i, (X - m) * scale TIMES_W(i) PLUS_B(i));
     if (lid == 0 && r < rows) {
 #ifndef RMS
-        mean[r] = m;
+        mean[om + r] = m;
 #endif
-        rstd[r] = scale;
+        rstd[ok + r] = scale;
     }
 #undef X
 }
