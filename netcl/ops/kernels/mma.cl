@@ -252,7 +252,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
         ws = ws == ST - 1 ? 0 : ws + 1;
     }
 #if PARTS == 3
-    // One loop that is not unrolled: this must not cost the space of the whole epilogue.
+    // One loop that is not unrolled: this must not cost the space of the whole epilogue. All sums are read and written
+    // whatever e is: with `if (x == e)` the compiler indexes by e, and keeps the sums in memory from first to last.
     bool bad = false;
 #pragma unroll
     for (int e = 0; e < MI * NI * 4; e++) bad |= acc[e / (NI * 4)][e / 4 % NI][e % 4] != acc[e / (NI * 4)][e / 4 % NI][e % 4];
@@ -261,15 +262,19 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
         for (int e = 0; e < MI * NI * 4; e++) {
             float v = 0.0f;
 #pragma unroll
-            for (int x = 0; x < MI * NI * 4; x++)
-                if (x == e) v = acc[x / (NI * 4)][x / 4 % NI][x % 4];
+            for (int x = 0; x < MI * NI * 4; x++) {
+                const float one = acc[x / (NI * 4)][x / 4 % NI][x % 4];
+                v = x == e ? one : v;
+            }
             const int row = m0 + wm + e / (NI * 4) * 16 + g + (e >> 1 & 1) * 8, col = n0 + wn + e / 4 % NI * 8 + t4 * 2 + (e & 1);
             if (v == v || row >= J.M || col >= J.N) continue;
             v = 0.0f;
             for (int k = k_first; k < k1; k++) v = fma(A[row * J.a_m + k * J.a_k], B[k * J.b_k + col * J.b_n], v);
 #pragma unroll
-            for (int x = 0; x < MI * NI * 4; x++)
-                if (x == e) acc[x / (NI * 4)][x / 4 % NI][x % 4] = v;
+            for (int x = 0; x < MI * NI * 4; x++) {
+                const float one = acc[x / (NI * 4)][x / 4 % NI][x % 4];
+                acc[x / (NI * 4)][x / 4 % NI][x % 4] = x == e ? v : one;
+            }
         }
 #endif
     __global OUT* c = C + (oc + part * J.part_step + z0 * J.c0 + z1 * J.c1);
