@@ -1,9 +1,9 @@
 """Convolutions on GPUs: which kernels compute one, and the portable ones (conv_gpu.cl).
 
-Where the device has them, warpgroup matrix units take what suits them (matrix_units/conv.py). Few input channels and
-much to do go by products over columns (conv_columns.py), 3x3 filters between many channels by Winograd's transforms
-(winograd_gpu.py). Of the portable kernels, tiles serve groups of many channels, and direct sums groups of few,
-depthwise convolutions among them.
+Where the device has them, warpgroup matrix units take what suits them (matrix_units/conv.py). Filters of few taps are
+summed out of registers (conv_few.py). Few input channels and much to do go by products over columns (conv_columns.py),
+3x3 filters between many channels by Winograd's transforms (winograd_gpu.py). Of the portable kernels, tiles serve
+groups of many channels, and direct sums groups of few, depthwise convolutions among them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_columns, conv_parts, conv_residue, sources, tuning, winograd, winograd_gpu
+from netcl.ops import conv_columns, conv_few, conv_parts, conv_residue, sources, tuning, winograd, winograd_gpu
 from netcl.ops.conv_shape import Geometry
 from netcl.ops.matmul_parts import epilogue
 from netcl.ops.matrix_units import conv as units
@@ -61,7 +61,9 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
     """y = activation(conv(x, w) + bias); y and w are contiguous."""
     if units.usable(g, x.dtype, x.queue) and units.attempt(lambda: units.forward(y, x, w, bias, g, activation)):
         return
-    if _by_columns(g, x):
+    if conv_few.suits(g, x.dtype):
+        conv_few.forward(y, x, w, bias, g, activation, _wide(g, x, y.strides))
+    elif _by_columns(g, x):
         conv_columns.forward(y, x, w, bias, g, activation)
     elif _by_winograd(g, x):
         winograd_gpu.forward(y, x, w, bias, g, activation)
