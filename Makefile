@@ -1,11 +1,11 @@
-# make demo | test | check | bench | venv: each makes .venv itself. Only python3 and make are needed.
+# make demo | test | check | races | bench | venv: each makes .venv itself. Only python3 and make are needed.
 # make bench BENCH='--filter matmul' passes options on; NETCL_BENCH_PYTHON names an interpreter that has torch.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: venv demo test check bench clean
+.PHONY: venv demo test check races bench clean
 .DEFAULT_GOAL := venv
 
 # One stamp per set of extras: the demo does not wait for the test tools. A stamp is newer than pyproject.toml or redone.
@@ -40,6 +40,10 @@ check: $(VENV)/.stamp-test
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest tests/test_architecture.py
 	@$(BIN)/python tools/loc.py
+
+# Kernels under Oclgrind. Other tests: make races RACES="tests/ops/test_norm.py -k rms"
+races: $(VENV)/.stamp-test
+	@$(BIN)/python tools/races.py $(RACES)
 
 bench: $(VENV)/.stamp-test
 	@$(BIN)/python -m benchmarks $(BENCH)
