@@ -51,7 +51,7 @@ def attention(
     causal: query i sees keys j <= i + Tk - Tq (aligned bottom right). window w: keys less than w places from its own
     (behind it only, with causal). key_padding_mask (B, Tk): true where a key is padding, whose weight is exactly 0.
     A query that sees no key gets 0 and lse = -infinity. scale: 1 / sqrt(D) when None. Infinity and NaN reach what they
-    reach in plain arithmetic; on GPUs what a query does not see never reaches it (elsewhere 0 * infinity may).
+    reach in plain arithmetic; what a query does not see never reaches it.
     Shapes: q (B, H, Tq, D), k and v (B, H_kv, Tk, D) with H_kv dividing H (query head h uses head h // (H / H_kv));
     returns o (B, H, Tq, D) and lse (B, H, Tq) in the compute dtype. Any strides.
     Memory: o, lse, and on CPU devices a packed copy of k; no map of scores.
@@ -204,6 +204,18 @@ def _scores(x: Geometry, q: np.ndarray, kt: np.ndarray, seen: np.ndarray | None)
     return s if seen is None else np.where(seen, s, q.dtype.type(-np.inf))
 
 
+def _over_seen(w: np.ndarray, x: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
+    """w @ x over the pairs that are seen: w is 0 for the others, and not even 0 * infinity counts."""
+    if seen is None or np.isfinite(x).all():
+        return w @ x
+    seen, rows = np.broadcast_to(seen, w.shape), x.ndim - 2
+    finite = np.isfinite(x).all(tuple(axis for axis in range(x.ndim) if axis != rows))
+    y = w[..., finite] @ x[..., finite, :]
+    for j in np.flatnonzero(~finite):
+        y += np.where(seen[..., j, None], w[..., j, None] * x[..., j, None, :], 0)
+    return y
+
+
 def _numpy_attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, *, geometry: Geometry
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -214,12 +226,13 @@ def _numpy_attention(
     q5, kt = _grouped(q, x, compute), k.astype(compute, copy=False).swapaxes(2, 3)[:, :, None]
     v4 = v.astype(compute, copy=False)[:, :, None]
     for i, j in _blocks(x):
-        s = _scores(x, q5[:, :, :, i:j], kt, _visible(x, i, j, mask))
+        seen = _visible(x, i, j, mask)
+        s = _scores(x, q5[:, :, :, i:j], kt, seen)
         top = s.max(-1, keepdims=True)
         top = np.where(top == -np.inf, 0, top)
         p = np.exp(s - top)
         total = p.sum(-1, keepdims=True)
-        found = p @ v4 / np.where(total == 0, 1, total)
+        found = _over_seen(p, v4, seen) / np.where(total == 0, 1, total)
         o[:, :, i:j] = found.reshape(x.batch, x.heads, j - i, x.size)
         lse[:, :, i:j] = (np.log(total) + top).reshape(x.batch, x.heads, j - i)
     return o, lse
@@ -239,11 +252,13 @@ def _numpy_attention_grad(
     delta = (g5 * o5).sum(-1, keepdims=True)
     grouped = dq.reshape(q5.shape)
     for i, j in _blocks(x):
-        s = _scores(x, q5[:, :, :, i:j], k4.swapaxes(3, 4), _visible(x, i, j, mask))
+        block, seen = g5[:, :, :, i:j], _visible(x, i, j, mask)
+        s = _scores(x, q5[:, :, :, i:j], k4.swapaxes(3, 4), seen)
         p = np.exp(s - least[:, :, :, i:j])
-        block = g5[:, :, :, i:j]
+        p = p if seen is None else np.where(seen, p, 0)  # where NaN is the largest score, exp(-infinity) is NaN too
+        turned = None if seen is None else np.broadcast_to(seen, p.shape).swapaxes(3, 4)
         ds = np.where(p == 0, 0, p * (block @ v4.swapaxes(3, 4) - delta[:, :, :, i:j]))
-        grouped[:, :, :, i:j] = ds @ k4 * compute.type(x.scale)
-        dk += (ds.swapaxes(3, 4) @ q5[:, :, :, i:j]).sum(2) * compute.type(x.scale)
-        dv += (p.swapaxes(3, 4) @ block).sum(2)
+        grouped[:, :, :, i:j] = _over_seen(ds, k4, seen) * compute.type(x.scale)
+        dk += _over_seen(ds.swapaxes(3, 4), q5[:, :, :, i:j], turned).sum(2) * compute.type(x.scale)
+        dv += _over_seen(p.swapaxes(3, 4), block, turned).sum(2)
     return dq.astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype)

@@ -43,10 +43,12 @@ class Form(NamedTuple):
     def source(self, file: str, masked: bool, **sizes: int) -> str:
         """The program in `file`."""
         double = self.compute.itemsize == 8
-        flags = {name: 1 for name, given in (("MASKED", masked), ("DOUBLE", double)) if given}
+        flags = {name: 1 for name, given in (("MASK", masked), ("DOUBLE", double)) if given}
         tile = {"VW": self.width, "MR": self.rows, "NV": self.vectors}
-        types = {"S": C_NAME[self.stored], "E": C_NAME[self.compute], "MASK": "long" if double else "int"}
-        return sources.load("memory.cl", "attention_cpu.cl", file, **flags, **tile, **types, **sizes)
+        types = {"S": C_NAME[self.stored], "E": C_NAME[self.compute], "LANE": "long" if double else "int"}
+        return sources.load(
+            "memory.cl", "attention_rows.cl", "attention_cpu.cl", file, **flags, **tile, **types, **sizes
+        )
 
 
 def _form(queue: Any, stored: DType, tiles: dict[int, tuple[int, int]]) -> Form:
@@ -59,8 +61,11 @@ def forward(
 ) -> None:
     form, few = _form(queue, q.dtype, FORWARD_TILE), x.queries <= FEW
     use = {"USE_ATTEND_FEW" if few else "USE_ATTEND": 1}
+    widened = q.dtype != lse.dtype and not few
+    if widened:
+        use["WIDENED"] = 1
     text = form.source("attend_cpu.cl", mask is not None, DP=-(-x.size // 64) * 64, **use)
-    if q.dtype != lse.dtype and not few:
+    if widened:
         k, v = (_widened(queue, text, t, lse.dtype, x) for t in (k, v))
     name = "attend_few" if few else "attend"
     kernel = get_kernel(queue, text, name, [None] * 6 + [INT64] * 4 + [number(lse.dtype), RECORD], OPTIONS)
@@ -100,7 +105,7 @@ def backward(
     form, profile, heads = _form(queue, q.dtype, GRAD_TILE), profile_of(queue), x.heads // x.group
     width = -(-x.size // form.panel) * form.panel
     sizes = _grad_sizes(form, width, profile)
-    text = form.source("attend_grad_cpu.cl", mask is not None, DP=width, **sizes)
+    text = form.source("attend_grad_cpu.cl", mask is not None, DP=width, USE_QUERY_GRAD=1, USE_KEY_GRAD=1, **sizes)
     dq, dk, dv = (allocate(queue, t.shape, t.dtype) for t in (q, k, v))
     splits = max(1, min(-(-4 * profile.compute_units // (x.batch * heads)), -(-x.keys // sizes["BK"])))
     rows = -(-x.queries // form.rows) * form.rows
@@ -110,10 +115,12 @@ def backward(
     grid = (-(-x.queries // 64), x.heads, x.batch)
     kernel = get_kernel(queue, text, "dots", [None] * 3 + [INT64] * 2 + [RECORD], OPTIONS)
     launch(kernel, queue, grid, (1, 1, 1), delta.buffer, g.buffer, o.buffer, g.offset, o.offset, dims)
-    kernel = get_kernel(queue, text, "attend_grad", [None] * 10 + [INT64] * 6 + [number(form.compute), RECORD], OPTIONS)
-    buffers = [t.buffer for t in (dk, dv, parts, q, k, v, g, lse, delta, lse if mask is None else mask)]
+    tail = [INT64] * 6 + [number(form.compute), RECORD]
+    kernel = get_kernel(queue, text, "attend_grad", [None] * 10 + tail, OPTIONS)
+    inputs = [t.buffer for t in (q, k, v, g, lse, delta, lse if mask is None else mask)]
     offsets = (q.offset, k.offset, v.offset, g.offset, lse.offset, 0 if mask is None else mask.offset)
-    launch(kernel, queue, (splits, heads, x.batch), (1, 1, 1), *buffers, *offsets, x.scale, dims)
-    kernel = get_kernel(queue, text, "join", [None] * 2 + [number(form.compute), RECORD], OPTIONS)
-    launch(kernel, queue, grid, (1, 1, 1), dq.buffer, parts.buffer, x.scale, dims)
+    results = [t.buffer for t in (dk, dv, parts)]
+    launch(kernel, queue, (splits, heads, x.batch), (1, 1, 1), *results, *inputs, *offsets, x.scale, dims)
+    kernel = get_kernel(queue, text, "join", [None] * 9 + tail, OPTIONS)
+    launch(kernel, queue, grid, (1, 1, 1), dq.buffer, parts.buffer, *inputs, *offsets, x.scale, dims)
     return dq, dk, dv

@@ -176,6 +176,13 @@ def test_padded_keys_have_no_weight(queue):
     assert (o.to_host()[1] == 0).all() and (lse.to_host()[1] == -np.inf).all()
 
 
+def test_windows_beyond_all_keys(queue):
+    """Lengths are ints in kernels: a window of more than that is none."""
+    q = Tensor.from_host(queue, np.random.default_rng(6).standard_normal((1, 2, 20, 8)).astype(np.float32))
+    found = attention(q, q, q, window=(1 << 32) + 3)[0].to_host()
+    np.testing.assert_array_equal(found, attention(q, q, q)[0].to_host())
+
+
 def test_specials_stay_in_their_row(queue):
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((1, 1, 70, 16)).astype(np.float32) for _ in range(3))

@@ -40,7 +40,7 @@ static inline int within(long x, long from, long to) { return x < from ? (int)fr
 
 // Scores that the queries from q0 on (one per lane) must not see, of keys kb .. kb + n, become -infinity.
 static inline void forbid(__local E* P, long q0, long kb, int n, __global const uchar* mask, const Dims* d) {
-    MASK lanes[NR];
+    LANE lanes[NR];
     for (int r = 0; r < NR; r++) lanes[r] = r;
     int from = within(lo_of(d, q0 + NR - 1) - kb, 0, n), to = within(hi_of(d, q0) - kb, from, n);
     for (int j = from > 0 ? 0 : to; j < n; j = j + 1 == from ? to : j + 1) {    // all queries see the keys from .. to
@@ -48,11 +48,11 @@ static inline void forbid(__local E* P, long q0, long kb, int n, __global const 
         int first = d->causal ? within(own, 0, NR) : d->window > 0 ? within(own - reach, 0, NR) : 0;
         int last = d->window > 0 ? within(own + reach, -1, NR) : NR;
         for (int x = 0; x < NR; x += VW) {
-            I lane = *(I*)(lanes + x), seen = (lane >= (MASK)first) & (lane <= (MASK)last);
+            I lane = *(I*)(lanes + x), seen = (lane >= (LANE)first) & (lane <= (LANE)last);
             LOC(P + j * NR + x) = seen ? LOC(P + j * NR + x) : (V)(NONE);
         }
     }
-#ifdef MASKED
+#ifdef MASK
     for (int j = 0; j < n; j++)
         for (int x = 0; mask[kb + j] && x < NR; x += VW) LOC(P + j * NR + x) = (V)(NONE);
 #endif
@@ -125,6 +125,15 @@ __kernel void attend(__global S* restrict o, __global E* restrict lse, __global 
         al[r] = l[r] == 0 ? 0 : 1 / l[r];
     }
     put(o + first * D, O, al, rows, D);
+    for (int x = 0; x < NR; x += VW) {
+        V lost = (V)(0);
+        for (int c = 0; c < D; c++) lost += LOC(O + c * NR + x) * (V)(0);
+        LOC(l + x) = lost;
+    }
+    for (int r = 0; r < rows; r++)
+        if (l[r] != 0)
+            attend_row(o + (first + r) * D, lse + first + r, q + oq + b * d.qb + h * d.qh + (q0 + r) * d.qt, k, v, mask, scale,
+                       &d, q0 + r);
 }
 #endif
 
@@ -162,7 +171,7 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
             for (; c < D; c++) t += Q[c] * LOAD(p, c);
             s[j] = t;
         }
-#ifdef MASKED
+#ifdef MASK
         for (int j = 0; j < n; j++) s[j] = mask[kb + j] ? NONE : s[j];
 #endif
         for (int j = n; j < w; j++) s[j] = NONE;
@@ -196,8 +205,12 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
         }
     }
     long row = (b * d.H + h) * d.Tq + i;
-    E f = l == 0 ? 0 : 1 / l;
-    for (int c = 0; c < D; c++) STORE(o, row * D + c, O[c] * f);
+    E f = l == 0 ? 0 : 1 / l, lost = 0;
+    for (int c = 0; c < D; c++) {
+        STORE(o, row * D + c, O[c] * f);
+        lost += O[c] * 0;
+    }
     lse[row] = l == 0 ? NONE : m * LN2 + log(l);
+    if (lost != 0) attend_row(o + row * D, lse + row, q, k, v, mask, scale, &d, i);
 }
 #endif

@@ -62,7 +62,7 @@ __kernel void dots(__global E* restrict delta, __global const S* restrict g, __g
 static inline void forbid(__local E* s, long lo, long hi, long kb, int n, __global const uchar* mask) {
     for (int j = 0, first = lo - kb < n ? (int)(lo - kb) : n; j < first; j++) s[j] = NONE;
     for (int j = hi > kb ? (int)(hi - kb) : 0; j < n; j++) s[j] = NONE;
-#ifdef MASKED
+#ifdef MASK
     for (int j = 0; j < n && kb + j < hi; j++) s[j] = mask[kb + j] ? NONE : s[j];
 #endif
 }
@@ -142,31 +142,51 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
                     add_rows(parts + (head * d.rows + q0 + r) * DP + c, DP, dP + r * LS, LS, K + c, LQ, depth, pool);
             }
         }
-        long row = (b * heads + kh) * d.Tk + kb;
+        long row = (b * heads + kh) * d.Tk + kb, head = b * d.H + kh * d.G;
         for (int j = 0; j < n; j++) {
             put_row(dk + (row + j) * D, dK + j * DP, D, LN2);
             put_row(dv + (row + j) * D, dV + j * DP, D, 1);
+            V lost = (V)(0);
+            for (int c = 0; c < DP; c += VW) lost += (LOC(dK + j * DP + c) + LOC(dV + j * DP + c)) * (V)(0);
+            if (total(lost) != 0)
+                key_grad_row(dk + (row + j) * D, dv + (row + j) * D, q + oq + b * d.qb + kh * d.G * d.qh, k + (kb + j) * d.kt,
+                             v + (kb + j) * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + ol + head * d.Tq,
+                             delta + head * d.Tq, mask, scale, &d, kb + j);
         }
     }
 }
 
 // dq = scale * sum of the parts. Launch: (ceil(Tq / 64), H, B).
-__kernel void join(__global S* restrict dq, __global const E* restrict parts, E scale, const Dims d) {
+__kernel void join(__global S* restrict dq, __global const E* restrict parts, __global const S* restrict q,
+                   __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
+                   __global const E* restrict lse, __global const E* restrict delta, __global const uchar* restrict mask,
+                   long oq, long ok, long ov, long og, long ol, long om, E scale, const Dims d) {
     long first = get_global_id(0) * 64, last = first + 64 < d.Tq ? first + 64 : d.Tq;
-    long head = get_global_id(2) * d.H + get_global_id(1), size = d.B * d.H * d.rows * DP;
+    long h = get_global_id(1), b = get_global_id(2), head = b * d.H + h, size = d.B * d.H * d.rows * DP;
+    q += oq + b * d.qb + h * d.qh;
+    k += ok + b * d.kb + h / d.G * d.kh;
+    v += ov + b * d.vb + h / d.G * d.vh;
+    g += og + b * d.gb + h * d.gh;
+    mask += om + b * d.mask_b;
     for (long t = first; t < last; t++) {
         __global const E* p = parts + (head * d.rows + t) * DP;
         __global S* r = dq + (head * d.Tq + t) * d.D;
+        V lost = (V)(0);
         int c = 0;
         for (; c + VW <= d.D; c += VW) {
             V s = (V)(0);
             for (long z = 0; z < d.splits; z++) s += *(__global const U*)(p + z * size + c);
             SET(r + c, s * scale);
+            lost += s * (V)(0);
         }
         for (; c < d.D; c++) {
             E s = 0;
             for (long z = 0; z < d.splits; z++) s += p[z * size + c];
             STORE(r, c, s * scale);
+            lost += s * 0;
         }
+        if (total(lost) != 0)
+            query_grad_row(r, q + t * d.qt, k, v, g + t * d.gt, lse[ol + head * d.Tq + t], delta[head * d.Tq + t], mask, scale,
+                           &d, t);
     }
 }

@@ -1,23 +1,21 @@
-// attention_cpu.cl: what streaming attention and its gradients on CPU devices share. Follows memory.cl; attend_cpu.cl or
-// attend_grad_cpu.cl follow.
+// attention_cpu.cl: what streaming attention and its gradients on CPU devices share. Follows memory.cl and
+// attention_rows.cl; attend_cpu.cl or attend_grad_cpu.cl follow.
 //
 //   q (B, H, Tq, D)   k, v (B, H/G, Tk, D)   o (B, H, Tq, D)   lse (B, H, Tq)
 //
-// Query i sees the keys [lo(i), hi(i)): all of them, or up to its own place (causal, aligned bottom right) or `window`
-// places from it; a key may also be masked as padding. A query without keys gets 0 and lse = -infinity.
+// A query without keys gets 0 and lse = -infinity. Rows of results that are not finite everywhere are computed again, as
+// attention_rows.cl explains.
 // Scores are kept in powers of two: q is scaled by scale * log2(e).
 // E is the compute type, V a vector of VW of them, S the storage type. A register tile has MR rows of NV vectors.
 // Launch: local = 1. No barriers, and no builtins in inner loops: some CPU drivers leave them as calls.
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018, arXiv:1805.02867.
 #define NR (NV * VW)
-#define LOG2E ((E)1.4426950408889634)
 #define LN2 ((E)0.6931471805599453)
-#define NONE (-INFINITY)
 
 typedef JOIN(E, VW) V;
 typedef JOIN(E, 8) E8;
-typedef JOIN(MASK, VW) I;   // integers as wide as the elements of V
+typedef JOIN(LANE, VW) I;   // integers as wide as the elements of V
 typedef V U __attribute__((aligned(sizeof(E))));    // a vector that need not be aligned
 typedef E8 U8 __attribute__((aligned(sizeof(E))));
 #define LOC(p) (*(__local U*)(p))
@@ -34,23 +32,7 @@ typedef E8 U8 __attribute__((aligned(sizeof(E))));
 #define SET8(p, v) *(__global U8*)(p) = (v)
 #endif
 
-// Lengths, then strides of q, k, v, g in elements by batch, head and row (rows themselves are contiguous).
-typedef struct {
-    long B, H, G, Tq, Tk, D, causal, window, mask_b, qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, splits, rows;
-} Dims;
-
 static inline int up(long n, int to) { return (int)((n + to - 1) / to * to); }
-
-static inline long lo_of(const Dims* d, long i) {
-    long first = d->window > 0 ? i + d->Tk - d->Tq - d->window + 1 : 0;
-    return first > 0 ? first : 0;
-}
-
-static inline long hi_of(const Dims* d, long i) {
-    long last = i + d->Tk - d->Tq + 1;
-    if (!d->causal) last = d->window > 0 ? last + d->window - 1 : d->Tk;
-    return last < d->Tk ? last : d->Tk;
-}
 
 static inline V larger(V a, V b) { return a > b ? a : b; }
 

@@ -41,6 +41,7 @@
 #define LN2 ((E)0.6931471805599453)
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
 #define GROUP __attribute__((reqd_work_group_size(GX, GY, 1)))
+#define V E4
 #define AT4(p) (*(__local V*)(p))
 
 #define LID ((int)(get_local_id(1) * GX + get_local_id(0)))

@@ -1,5 +1,5 @@
-// attention_rows.cl: what the kernels of attention on GPUs share, and single rows of its results in plain arithmetic.
-// Comes before attention_gpu.cl or attention_mma.cl.
+// attention_rows.cl: what all kernels of attention share, and single rows of its results in plain arithmetic. Comes before
+// attention_gpu.cl, attention_mma.cl or attention_cpu.cl.
 //
 // Tiles multiply what a query does not see by 0, and matrix units split floats into parts: both make NaN of infinity. So a row
 // of a result that is not finite everywhere is computed again, by one work-item and over the seen keys alone:
@@ -10,13 +10,13 @@
 #define UNROLL _Pragma("unroll")
 #define NONE (-INFINITY)
 #define LOG2E ((E)1.4426950408889634)
-typedef JOIN(E, 4) V;
+typedef JOIN(E, 4) E4;
 #if defined(NARROW) && defined(ALIGNED)
 #define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4A)(p)
 #elif defined(NARROW)
 #define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4)(p)
 #elif defined(ALIGNED)
-#define GET4(p) (*(__global const V*)(p))
+#define GET4(p) (*(__global const E4*)(p))
 #else
 #define GET4(p) vload4(0, p)
 #endif
@@ -47,23 +47,37 @@ static inline int hi_of(const Dims* d, int i) {
 #endif
 #define SEEN(lo, hi, j) ((j) >= (lo) && (j) < (hi) && REAL(j))
 
-// Four elements of a row from c on; 0 past the end.
-static inline V four(__global const S* p, int c, int D) {
+// Four elements of a row from c on; 0 past the end. four_wide: of k and v, which may have been widened to E before.
+static inline E4 four(__global const S* p, int c, int D) {
     if (c + 4 <= D) return GET4(p + c);
-    V v = (V)(0);
+    E4 v = (E4)(0);
     if (c < D) v.x = LOAD(p, c);
     if (c + 1 < D) v.y = LOAD(p, c + 1);
     if (c + 2 < D) v.z = LOAD(p, c + 2);
     return v;
 }
+#ifdef WIDENED
+#define KV E
+static inline E4 four_wide(__global const E* p, int c, int D) {
+    if (c + 4 <= D) return vload4(0, p + c);
+    E4 v = (E4)(0);
+    if (c < D) v.x = p[c];
+    if (c + 1 < D) v.y = p[c + 1];
+    if (c + 2 < D) v.z = p[c + 2];
+    return v;
+}
+#else
+#define KV S
+#define four_wide four
+#endif
 
-static inline E dot_rows(__global const S* a, __global const S* b, int D) {
-    V s = (V)(0);
-    for (int c = 0; c < D; c += 4) s += four(a, c, D) * four(b, c, D);
+static inline E dot_rows(__global const S* a, __global const KV* b, int D) {
+    E4 s = (E4)(0);
+    for (int c = 0; c < D; c += 4) s += four(a, c, D) * four_wide(b, c, D);
     return (s.x + s.y) + (s.z + s.w);
 }
 
-static inline void put_four(__global S* to, int c, V v, int D) {
+static inline void put_four(__global S* to, int c, E4 v, int D) {
     if (c < D) STORE(to, c, v.x);
     if (c + 1 < D) STORE(to, c + 1, v.y);
     if (c + 2 < D) STORE(to, c + 2, v.z);
@@ -75,9 +89,9 @@ static inline void put_four(__global S* to, int c, V v, int D) {
 #define NF 8
 #define FOURS UNROLL for (int x = 0, c = c0; x < NF; x++, c += 4)
 
-#ifdef USE_ATTEND
-static inline void attend_row(__global S* o, __global E* lse, __global const S* q, __global const S* k, __global const S* v,
-                              __global const uchar* mask, E scale, const Dims* d, int i) {
+#if defined(USE_ATTEND) || defined(USE_ATTEND_FEW)
+static inline void attend_row(__global S* o, __global E* lse, __global const S* q, __global const KV* k,
+                              __global const KV* v, __global const uchar* mask, E scale, const Dims* d, int i) {
     const int lo = lo_of(d, i), hi = hi_of(d, i), D = d->D;
     E top = NONE, sum = 0;
     for (int j = lo; j < hi && top < INFINITY; j++) {   // with infinity or NaN all of the row is NaN
@@ -86,14 +100,14 @@ static inline void attend_row(__global S* o, __global E* lse, __global const S* 
     }
     const E base = top == NONE ? 0 : top;
     for (int c0 = 0; c0 < D; c0 += 4 * NF) {
-        V a[NF];
-        FOURS a[x] = (V)(0);
+        E4 a[NF];
+        FOURS a[x] = (E4)(0);
         sum = 0;
         for (int j = lo; j < hi && sum == sum; j++) {
             if (!REAL(j)) continue;
             const E p = exp(dot_rows(q, k + j * d->kt, D) * scale - base);
             sum += p;
-            FOURS a[x] += p * four(v + j * d->vt, c, D);
+            FOURS a[x] += p * four_wide(v + j * d->vt, c, D);
         }
         FOURS put_four(o, c, a[x] * (sum == 0 ? 0 : 1 / sum), D);
     }
@@ -107,8 +121,8 @@ static inline void query_grad_row(__global S* dq, __global const S* q, __global 
                                   int i) {
     const int lo = lo_of(d, i), hi = hi_of(d, i), D = d->D;
     for (int c0 = 0; c0 < D; c0 += 4 * NF) {
-        V a[NF];
-        FOURS a[x] = (V)(0);
+        E4 a[NF];
+        FOURS a[x] = (E4)(0);
         E s = 0;
         for (int j = lo; j < hi && s == s; j++) {
             if (!REAL(j)) continue;
@@ -128,8 +142,8 @@ static inline void key_grad_row(__global S* dk, __global S* dv, __global const S
                                 __global const uchar* mask, E scale, const Dims* d, int j) {
     const int Tq = d->Tq, D = d->D, heads = REAL(j) ? d->G : 0;
     for (int c0 = 0; c0 < D; c0 += 4 * NF) {
-        V ak[NF], av[NF];
-        FOURS ak[x] = av[x] = (V)(0);
+        E4 ak[NF], av[NF];
+        FOURS ak[x] = av[x] = (E4)(0);
         E p = 0;
         for (int z = 0; z < heads; z++)
             for (int i = 0; i < Tq && p == p; i++) {
