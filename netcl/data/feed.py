@@ -22,7 +22,7 @@ import numpy as np
 
 from netcl.core import process
 from netcl.core.backend import opencl
-from netcl.core.dtypes import C_NAME, transferable
+from netcl.core.dtypes import C_NAME, as_dtype, transferable
 from netcl.core.errors import DeviceError, OutOfMemoryError
 from netcl.core.layout import contiguous_strides, size_of
 from netcl.core.memory import BufferHandle, BufferPool, PinnedBufferPool, pool_of
@@ -70,6 +70,7 @@ class Feed:
 
     def __init__(self, queue: Any, ahead: int) -> None:
         """Args: ahead: batches that may be under way at once."""
+        process.check()
         self.queue, self.ahead, self.copies = queue, ahead, cl.CommandQueue(queue.context, queue.device)
         self.pinned, self.pool = PinnedBufferPool(queue), BufferPool(self.copies)
         self.blocks: list[_Block] = []
@@ -83,6 +84,7 @@ class Feed:
 
     def shipment(self) -> Shipment:
         """An empty batch. Waits for the oldest copies where more than `ahead` delivered batches wait for theirs."""
+        process.check()
         with self._retiring:
             while len(self.sent) > self.ahead:
                 self.sent.popleft().retire()
@@ -138,10 +140,10 @@ class Shipment:
     def send(self, array: np.ndarray) -> Tensor:
         """`array` as a tensor, to be used after `deliver`. Its dtype is kept where the device can hold it.
 
-        What `empty` gave is copied from where it is, everything else by way of such memory.
+        What `empty` gave is copied from where it is, everything else by way of such memory. Raises DTypeError.
         """
         queue = self._feed.queue
-        dtype = storable(array.dtype, queue)
+        dtype = storable(as_dtype(array.dtype), queue)
         if not array.size:
             return Tensor.empty(queue, array.shape, dtype)
         if not self._holds(array) or array.dtype != dtype:
@@ -174,7 +176,7 @@ class Shipment:
         target = process.target(queue)
         self._feed.reclaim(target)
         if self._copies:
-            cl.enqueue_barrier(target, wait_for=self._copies[-1:])  # they run in order
+            cl.enqueue_barrier(target, wait_for=self._copies)
         self.drop()
 
     def drop(self) -> None:

@@ -23,7 +23,7 @@ _Made = list[Any]  # [batch, shipment or None], emptied by who takes it: workers
 
 class DataLoader:
     """Yields batches as NumPy arrays (a tuple of them when samples are tuples), or as tensors when `device_queue` is
-    given.
+    given: arrays in tuples, lists and dicts are sent, everything else is yielded as it is.
 
     `dataset` is a Dataset or any sequence of samples. With `shuffle` each epoch has an order of its own, decided by
     `seed` (None: another one in every run) and the epoch number, which counts the passes made and is part of
@@ -160,8 +160,9 @@ class DataLoader:
 
 def _mapped(send: Callable[[np.ndarray], Tensor], batch: Any) -> Any:
     """`batch` with its arrays replaced by what `send` makes of them."""
-    if isinstance(batch, tuple):
-        return tuple(_mapped(send, part) for part in batch)
+    if isinstance(batch, (tuple, list)):
+        parts = [_mapped(send, part) for part in batch]
+        return parts if isinstance(batch, list) else tuple(parts)
     if isinstance(batch, dict):
         return {key: _mapped(send, part) for key, part in batch.items()}
     return send(batch) if isinstance(batch, np.ndarray) else batch

@@ -12,7 +12,9 @@ import pytest
 
 import netcl.autograd as ag
 from netcl import nn, optim
+from netcl.core import process
 from netcl.core.backend import opencl
+from netcl.core.errors import DeviceError, DTypeError
 from netcl.core.memory import pool_of
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
@@ -134,6 +136,33 @@ def test_float64_on_a_device_without(gpu):
     np.testing.assert_array_equal(x.to_host(), X[:8])
 
 
+@pytest.mark.parametrize("dtype", ["int16", "uint32", ">f4", "complex64", "O"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_dtypes_that_tensors_cannot_have(gpu, workers, dtype):
+    with pytest.raises(DTypeError, match="expected one of"):
+        list(loader(gpu, workers, data=TensorDataset(X.astype(dtype))))
+
+
+class Lists(Dataset):
+    """Batches as lists, put together where they are copied from."""
+
+    def __len__(self):
+        return 50
+
+    def batch(self, indices, empty=np.empty):
+        out = empty((len(indices), *X.shape[1:]), X.dtype)
+        out[...] = X[indices]
+        return [out, ["word"], {"last": Y[indices[-1]]}]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arrays_in_lists_are_sent(gpu, workers):
+    found = list(loader(gpu, workers, data=Lists()))
+    same(arrays(batch[:1] for batch in found), [(X[i : i + 8],) for i in range(0, 50, 8)])
+    assert all(type(b) is list and isinstance(b[0], Tensor) for b in found)
+    assert all(b[1] == ["word"] and isinstance(b[2]["last"], np.int32) for b in found)
+
+
 def test_positions_of_a_sampler_are_checked(gpu):
     data = TensorDataset(X, Y)
     same(arrays(loader(gpu, data=data, sampler=[-1, 3])), [(X[[-1, 3]], Y[[-1, 3]])])
@@ -247,6 +276,26 @@ def test_the_queue_waits_for_a_slow_copy_and_the_host_does_not(gpu, held, writes
     batches.close()
 
 
+def test_the_queue_waits_for_the_copies_of_every_queue(gpu, held, monkeypatch):
+    """A profile that begins or ends may come between the copies of a batch: they then go to two queues."""
+    batches = loader(gpu, 1, 1)
+    feed = batches._feed_of_queue()
+    early, late = (cl.CommandQueue(gpu.context, gpu.device) for _ in range(2))
+    cl.enqueue_barrier(early, wait_for=[held])
+    shipment = feed.shipment()
+    for copies, array in ((early, X), (late, Y)):
+        monkeypatch.setattr(process, "gate", lambda queue, to=copies: to if queue is feed.copies else queue)
+        shipment.send(array)
+    late.finish()
+    shipment.deliver()
+    arrived = cl.enqueue_marker(gpu)
+    gpu.flush()
+    threading.Event().wait(0.05)
+    assert not is_done(arrived)
+    held.set_status(COMPLETE)
+    arrived.wait()
+
+
 def test_no_copy_overwrites_what_the_queue_has_yet_to_read(gpu, held, writes):
     """The queue stands still, so the copy of the third batch, to the block of the first, has to."""
     many = loader(gpu, 1, 1, drop_last=True, data=TensorDataset(X))
@@ -318,6 +367,15 @@ def test_a_profile_sees_the_copies(gpu):
     same(arrays(found), want)
     assert {r.name: r.calls for r in prof.stats()}["write"] == 2 * 7
     assert prof.stats()[0].seconds > 0
+
+
+def test_a_fork_is_told(gpu, monkeypatch):
+    used = loader(gpu)
+    list(used)
+    monkeypatch.setattr(process, "forked", True)
+    for batches in (used, loader(gpu)):
+        with pytest.raises(DeviceError, match="got a fork"):
+            next(iter(batches))
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------
