@@ -237,7 +237,7 @@ def _gpu_form(x: Tensor, profile: DeviceProfile, *others: Tensor) -> tuple[dict[
     limit = profile.group(GROUP)
     width = min(32, limit) if span == 1 else 1
     sizes = {"CT": width, "LANES": limit // width, "FINISH": min(FINISH, limit)}
-    index = INT32 if x.size < 1 << 31 else INT64
+    index = INT32 if x.size < 1 << 30 else INT64  # ends of splits and of groups lie behind the last element
     sizes |= gpu_vector(compute_dtype(x.dtype), vector) | {"I": "int" if index == INT32 else "long"}
     return sizes, span // (4 if vector else 1), index
 

@@ -16,7 +16,7 @@ from netcl.core.dtypes import C_NAME, FLOAT64, INT64, DType, compute_dtype
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import sources, tuning
-from netcl.ops.conv_shape import Geometry
+from netcl.ops.conv_shape import MOST_PIXELS, Geometry
 from netcl.ops.matmul_parts import epilogue
 from netcl.runtime.cache import get_kernel
 
@@ -29,7 +29,7 @@ HELD = 128  # input pixels that a work-item keeps in registers
 
 def suits(g: Geometry, dtype: DType) -> bool:
     """Whether filters are small enough."""
-    return g.groups == 1 and g.taps <= TAPS and dtype != FLOAT64 and g.n * g.out[0] * g.out[1] < 1 << 31
+    return g.groups == 1 and 0 < g.taps <= TAPS and dtype != FLOAT64 and g.pixels <= MOST_PIXELS
 
 
 def forward(
@@ -58,7 +58,6 @@ def _plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None,
     defines = {"S": C_NAME[x.dtype], "E": element, "I": "long" if wide else "int", "EACH": each, **row, **more}
     defines |= {"C": g.c, "KH": g.kh, "KW": g.kw}
     kernel = get_kernel(x.queue, sources.load("conv_few.cl", preamble=preamble, **defines), "conv_few", TYPES, OPTIONS)
-    pixels = g.n * g.out[0] * g.out[1]
-    dims = DIMS.pack(*x.strides, *y.strides, pixels, g.o, g.h, g.w, *g.stride, *g.padding, *g.dilation, *g.out)
-    groups = -(-pixels // (row["WG"] * each))
+    dims = DIMS.pack(*x.strides, *y.strides, g.pixels, g.o, g.h, g.w, *g.stride, *g.padding, *g.dilation, *g.out)
+    groups = -(-g.pixels // (row["WG"] * each))
     return kernel, (groups * row["WG"], -(-g.o // row["OUTS"])), (row["WG"], 1), dims

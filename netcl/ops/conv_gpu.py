@@ -21,7 +21,7 @@ from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops import conv_columns, conv_few, conv_parts, conv_residue, sources, tuning, winograd, winograd_gpu
-from netcl.ops.conv_shape import Geometry
+from netcl.ops.conv_shape import MOST_PIXELS, Geometry
 from netcl.ops.matmul_parts import epilogue
 from netcl.ops.matrix_units import conv as units
 from netcl.ops.matrix_units import probe
@@ -211,11 +211,10 @@ def _tiles(
 
 
 def _sizes(g: Geometry) -> tuple[int, int, int]:
-    """Output channels of a group, output pixels, and taps; pixels are counted in 31 bits."""
-    q = g.n * g.out[0] * g.out[1]
-    if q >= 1 << 31:
-        raise NetclError(f"conv2d: expected fewer than 2^31 output pixels, got {q}; split the batch.")
-    return g.o // g.groups, q, g.taps
+    """Output channels of a group, output pixels, and taps."""
+    if g.pixels > MOST_PIXELS:
+        raise NetclError(f"conv2d: expected at most {MOST_PIXELS} output pixels, got {g.pixels}; split the batch.")
+    return g.o // g.groups, g.pixels, g.taps
 
 
 def _direct(g: Geometry) -> bool:

@@ -14,6 +14,7 @@ from netcl.core.errors import ShapeError
 from netcl.core.layout import Shape
 
 Pair = tuple[int, int]
+MOST_PIXELS = (1 << 31) - 4096  # that GPUs count in 31 bits, with room for rounding up to whole groups
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Geometry:
     def taps(self) -> int:
         """Products per output element: the depth of the matrix product."""
         return self.c // self.groups * self.kh * self.kw
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of all images."""
+        return self.n * self.out[0] * self.out[1]
 
     @property
     def y_shape(self) -> Shape:

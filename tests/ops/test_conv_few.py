@@ -79,5 +79,8 @@ def test_what_suits():
 
     assert suits((1, 3, 9, 9), (64, 3, 3, 3))
     assert not suits((1, 8, 9, 9), (64, 8, 3, 3))
+    assert not suits((1, 0, 9, 9), (64, 0, 3, 3))  # no arrays without elements
     assert not suits((1, 2, 9, 9), (64, 1, 3, 3), groups=2)
+    assert suits((1 << 11, 1, 1 << 10, 1 << 9), (1, 1, 1, 1))
+    assert not suits((1, 1, (1 << 31) - 1, 1), (1, 1, 1, 1))  # the last group would count beyond 31 bits
     assert not suits((1, 3, 9, 9), (64, 3, 3, 3), dtype="float64")

@@ -9,8 +9,9 @@ from families import FAMILIES, POSING, queue_of
 
 from netcl.core.device import manager
 from netcl.core.dtypes import FLOAT32, INT64
+from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import chain, fold, reduction, rows
+from netcl.ops import batch_norm, chain, fold, reduction, rows
 from netcl.ops import elementwise as E
 from netcl.ops.indexing import take
 from netcl.ops.matmul import matmul
@@ -132,3 +133,13 @@ def test_far_views_are_planned_anew(posing, monkeypatch):
         fold.fold_chain(fold.IDENTITY, "sum", [view(posing, start)], 1, False, FLOAT32)
     assert len(made) == 6
     posing.netcl_state.plans.clear()
+
+
+@pytest.mark.parametrize("size", [(1 << 30) - 1, (1 << 31) - 1, 1 << 31])
+def test_batch_norm_counts_past_the_end(posing, size):
+    """The last split and the last group reach behind the last element, which has to be an integer still."""
+    x, profile = Tensor(None, (1, 1, size), (size, size, 1), 0, FLOAT32, posing), profile_of(posing)
+    sizes, across, index = batch_norm._gpu_form(x, profile)
+    splits, chunk = batch_norm._splits(1, 1, across, sizes, profile)
+    last = splits * chunk + batch_norm.KEPT * sizes["LANES"] + batch_norm.GROUP
+    assert index == INT64 or last * sizes["VEC"] < 1 << 31
