@@ -74,7 +74,7 @@ class Feed:
         self.queue, self.ahead, self.copies = queue, ahead, cl.CommandQueue(queue.context, queue.device)
         self.pinned, self.pool = PinnedBufferPool(queue), BufferPool(self.copies)
         self.blocks: list[_Block] = []
-        self.sent: deque[Shipment] = deque()  # their page-locked memory may still be read
+        self.sent: deque[tuple[list[Any], list[BufferHandle]]] = deque()  # copies, and what they may still read
         self._lock, self._retiring = threading.Lock(), threading.Lock()
 
     @staticmethod
@@ -87,8 +87,19 @@ class Feed:
         process.check()
         with self._retiring:
             while len(self.sent) > self.ahead:
-                self.sent.popleft().retire()
+                self._retire(*self.sent.popleft())
         return Shipment(self)
+
+    def _retire(self, copies: list[Any], handles: list[BufferHandle]) -> None:
+        """Wait for the copies and keep the page-locked memory for others."""
+        try:
+            for event in copies:
+                event.wait()
+        except cl.Error as error:
+            name = self.queue.device.name.strip()
+            raise DeviceError(f"DataLoader: expected to copy a batch to {name}, got: {error}.") from error
+        for handle in handles:
+            handle.release()
 
     def lend(self, nbytes: int) -> tuple[Any, list[Any]]:
         """A block, and the events that a copy to it has to wait for."""
@@ -181,16 +192,5 @@ class Shipment:
 
     def drop(self) -> None:
         """Give the page-locked memory back, once the copies are done."""
-        self._feed.sent.append(self)
-
-    def retire(self) -> None:
-        """Wait for the copies and give the page-locked memory back."""
-        try:
-            for event in self._copies:
-                event.wait()
-        except cl.Error as error:
-            name = self._feed.queue.device.name.strip()
-            raise DeviceError(f"DataLoader: expected to copy a batch to {name}, got: {error}.") from error
-        for handle in self._handles:
-            handle.release()
+        self._feed.sent.append((self._copies, self._handles))  # no way back to the feed: dropped, it goes at once
         self._copies, self._handles = [], []

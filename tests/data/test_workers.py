@@ -2,8 +2,10 @@
 
 import _thread
 import dataclasses
+import gc
 import threading
 import traceback
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -217,6 +219,19 @@ def test_a_recording_keeps_the_batch_it_reads(gpu):
     list(many)
     capture.replay()
     np.testing.assert_array_equal(y.to_host(), 2 * X[8:16])
+
+
+def test_a_dropped_loader_takes_its_memory_along(gpu):
+    many = loader(gpu, 2, 2)
+    list(many)
+    found = [weakref.ref(many.feed), weakref.ref(many.feed.pinned)]
+    gc.collect()
+    gc.disable()
+    try:
+        del many
+        assert [r() for r in found] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_memory_that_the_queues_pool_keeps_is_freed_for_batches(gpu, monkeypatch):
