@@ -393,6 +393,26 @@ def test_a_fork_is_told(gpu, monkeypatch):
             next(iter(batches))
 
 
+@pytest.mark.parametrize("place", ["lend", "enqueue"])
+def test_a_profile_that_begins_or_ends_while_a_worker_copies(gpu, monkeypatch, place):
+    """Only events of queues that take time stamps may be told to it."""
+    many, prof, copied = loader(gpu, 1, 1), KernelProfiler(), []
+    feed, turns = many._feed_of_queue(), iter([None, prof.start, None, None, prof.stop])
+    owner, name = (feed, "lend") if place == "lend" else (cl, "enqueue_copy")
+
+    def between(*args, original=getattr(owner, name), **options):
+        turn = next(turns, None)
+        if turn is not None:
+            turn()
+        return original(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, between)
+        copied += many
+    assert not prof.running and 1 <= len(prof.samples) <= 3
+    same(arrays(copied), list(loader(None, 0)))
+
+
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 
