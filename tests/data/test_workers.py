@@ -399,8 +399,9 @@ def test_a_profile_that_begins_or_ends_while_a_worker_copies(gpu, monkeypatch, p
     many, prof, copied = loader(gpu, 1, 1), KernelProfiler(), []
     feed, turns = many._feed_of_queue(), iter([None, prof.start, None, None, prof.stop])
     owner, name = (feed, "lend") if place == "lend" else (cl, "enqueue_copy")
+    original = getattr(owner, name)
 
-    def between(*args, original=getattr(owner, name), **options):
+    def between(*args, **options):
         turn = next(turns, None)
         if turn is not None:
             turn()
