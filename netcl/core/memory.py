@@ -213,18 +213,32 @@ class PinnedBufferPool:
             kept = [size for size, blocks in self._free.items() if blocks and bucket <= size <= 2 * bucket]
             bucket = min(kept, default=bucket)
             buffer, array = self._free[bucket].pop() if kept else (None, None)
+        new = buffer is None
+        if new:
+            buffer, array = self._map(bucket)
+        with self._lock:
             self._requests += 1
+            self._misses += new
             self._active += bucket
-            if buffer is None:
-                self._misses += 1
-                self._total += bucket
-        if buffer is None:
-            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-            buffer = cl.Buffer(self.context, flags, bucket)
-            both: Any = cl.map_flags.READ | cl.map_flags.WRITE
-            mapped: Any = cl.enqueue_map_buffer(self._queue, buffer, both, 0, (bucket,), np.dtype(np.uint8))
-            array = mapped[0]
+            self._total += bucket * new
         return BufferHandle(buffer, nbytes, bucket, self, array)
+
+    def _map(self, nbytes: int, again: bool = True) -> tuple[Any, Any]:
+        """A new block and its mapped bytes; where there is no room, once more without what is kept."""
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        both: Any = cl.map_flags.READ | cl.map_flags.WRITE
+        try:
+            buffer = cl.Buffer(self.context, flags, nbytes)
+            mapped: Any = cl.enqueue_map_buffer(self._queue, buffer, both, 0, (nbytes,), np.dtype(np.uint8))
+            return buffer, mapped[0]
+        except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as error:
+            self.free_held()
+            if again:
+                return self._map(nbytes, again=False)
+            raise OutOfMemoryError(
+                f"page-locked memory: expected room for {nbytes:,} bytes on the host, got none: in use "
+                f"{self._active:,}; use smaller batches, or make fewer of them ahead."
+            ) from error
 
     def release(self, handle: BufferHandle) -> None:
         """Keep the block of `handle` for the next request; a second release does nothing."""

@@ -106,3 +106,23 @@ def test_dev_13_flat_memory(cl_queue):
     after = pool_of(cl_queue).stats
     assert after.misses == before.misses and after.active_bytes == before.active_bytes
     assert after.requests - before.requests >= 10000  # all of them served from kept blocks
+
+
+def test_pinned_memory_that_runs_out(cl_queue, monkeypatch):
+    """What is kept goes first; then one error, and counts as before."""
+    pool, refusals = PinnedBufferPool(cl_queue), []
+    pool.allocate(5000).release()
+
+    def full(*args, original=cl.Buffer, **options):
+        refusals.append(pool.stats.cached_bytes)
+        if len(refusals) in (1, 3, 4):
+            raise cl.MemoryError("full")
+        return original(*args, **options)
+
+    monkeypatch.setattr(cl, "Buffer", full)
+    block = pool.allocate(50_000)
+    assert refusals == [8192, 0]
+    before = pool.stats
+    with pytest.raises(OutOfMemoryError, match=r"page-locked memory: expected room for 106,496 bytes"):
+        pool.allocate(100_000)
+    assert pool.stats == before and before.active_bytes == block.bucket_size
