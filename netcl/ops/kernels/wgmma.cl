@@ -483,19 +483,13 @@ __kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
                 for (int e = 0; e < SUMS; e++) {    // all sums are read and written whatever e is: see mma.cl
                     float v = 0.0f;
 #pragma unroll
-                    for (int x = 0; x < SUMS; x++) {
-                        const float one = sum[x];
-                        v = x == e ? one : v;
-                    }
+                    for (int x = 0; x < SUMS; x++) { const float one = sum[x]; v = x == e ? one : v; }
                     const int block = e / (NW / 2), j = e % (NW / 2);
                     const int row = row0 + block * 64 + ((j >> 1) & 1) * 8, col = col0 + (j >> 2) * 8 + (j & 1);
                     if (v == v || row >= J.M || col >= J.N) continue;
                     v = exact(A, B, table, &J, row, col, t0, t1, z0, z1);
 #pragma unroll
-                    for (int x = 0; x < SUMS; x++) {
-                        const float one = sum[x];
-                        sum[x] = x == e ? v : one;
-                    }
+                    for (int x = 0; x < SUMS; x++) { const float one = sum[x]; sum[x] = x == e ? v : one; }
                 }
 #endif
             __global OUT* c = C + (oc + part * J.part_step + z0 * J.c0 + z1 * J.c1);
