@@ -38,8 +38,8 @@ def conv2d(
     Ho = floor((H + 2 p - d (KH - 1) - 1) / s) + 1. Stride, padding and dilation are an int or a (height, width) pair.
     `activation` is None, "relu", "gelu" (exact) or "silu".
     Memory: nothing but y and a copy of one block of pixels per work-item, except that GPUs copy the input pixels of
-    each output pixel where groups have up to seven channels, forward only from 65 taps on (at most 128 MiB at a time,
-    an entry of the tuning table).
+    each output pixel where groups have up to seven channels, forward not for a single group of up to 64 taps (at most
+    128 MiB at a time, an entry of the tuning table).
     3x3 filters of stride 1 between 8 or more channels (144 pairs of them), and their gradients, go by Winograd's
     F(4x4, 3x3) on CPU devices, and on GPUs whose matrix units do not take them where it is cheaper by the tuning table
     (there with four times the filters' elements and at most 128 MiB at a time in float32): two to three times the
