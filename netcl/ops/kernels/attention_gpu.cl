@@ -50,7 +50,7 @@
 #define CHUNK (KC * (DP / 4))
 #define NX ((CHUNK + ITEMS - 1) / ITEMS)            // and of a chunk of x
 // Folds where a chunk divides evenly: left to find that out itself, NVIDIA's compiler (driver 580) builds a key_grad of
-// doubles in groups of 8 x 2 that writes beyond its memory.
+// doubles in groups of 8 x 2 that loses the context.
 #define IN_CHUNK(at) (CHUNK % ITEMS == 0 || (at) < CHUNK)
 
 // Elements d0 .. d0 + DC of `rows` of at most `all` rows, this item's part: on their way while a product runs.
