@@ -30,6 +30,21 @@ substitute: Callable[[BufferPool], BufferPool] | None = None  # a recording's ow
 Buffer = Any  # a pyopencl memory object, pooled or plain
 
 
+def side_queue(queue: Any) -> Any:
+    """A queue beside `queue` (or one for a context) that stays idle, for commands that make memory.
+
+    They need not wait for the work of `queue`. And NVIDIA's driver, 580.159, ends the process when a migration, by
+    which pyopencl makes sure of new memory, comes behind a command that waits for an event.
+    """
+    if isinstance(queue, cl.Context):
+        return cl.CommandQueue(queue)
+    state = state_of(queue)
+    with state.lock:
+        if state.side is None:
+            state.side = cl.CommandQueue(queue.context, queue.device)
+        return state.side
+
+
 @dataclass(frozen=True)
 class PoolStats:
     """Counts since the pool was made, and bytes now."""
@@ -114,7 +129,8 @@ class BufferPool:
         self.context = queue if isinstance(queue, cl.Context) else queue.context
         self.queue = None if isinstance(queue, cl.Context) else queue
         self.device = self.context.devices[0] if self.queue is None else queue.device
-        self._pool = MemoryPool(ImmediateAllocator(self.queue or cl.CommandQueue(self.context)))
+        self._side = side_queue(queue)
+        self._pool = MemoryPool(ImmediateAllocator(self._side))
         self._limit = self.device.max_mem_alloc_size
 
     def buffer(self, nbytes: int) -> Buffer:
@@ -123,16 +139,24 @@ class BufferPool:
             return other.buffer(nbytes)
         self._requests += 1
         try:
-            return self._pool.allocate(nbytes or 4)
+            return self._allocate(nbytes or 4)
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as error:
             return self._retry(nbytes, error)
+
+    def _allocate(self, nbytes: int) -> Buffer:
+        pool = self._pool
+        before = pool.managed_bytes
+        block = pool.allocate(nbytes)
+        if pool.managed_bytes != before and self.context is not None:
+            self._side.finish()  # a new block is on the device before `queue` uses it
+        return block
 
     def _retry(self, nbytes: int, error: Exception) -> Buffer:
         """Free what is idle and try once more before giving up with figures."""
         if nbytes <= self._limit:
             self.free_held()
             try:
-                return self._pool.allocate(nbytes)
+                return self._allocate(nbytes)
             except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as again:
                 error = again
         raise self._exhausted(nbytes) from error
@@ -198,9 +222,8 @@ class PinnedBufferPool:
     def __init__(self, queue: Any) -> None:
         process.check()
         process.mark_started()
-        device: Any = None if isinstance(queue, cl.Context) else queue.device
-        self.context = queue if device is None else queue.context
-        self._queue = cl.CommandQueue(self.context, device)  # mapping waits for a queue, and this one is idle
+        self.context = queue if isinstance(queue, cl.Context) else queue.context
+        self._queue = side_queue(queue)  # mapping waits for the queue that it is sent to
         self._free: dict[int, list[tuple[Any, Any]]] = {}
         self._lock = threading.Lock()
         self._requests = self._misses = self._active = self._total = 0

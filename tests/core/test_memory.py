@@ -49,16 +49,18 @@ def test_pinned_blocks_are_mapped_host_memory(cl_queue):
     assert fresh.allocate(nbytes // 3).bucket_size < nbytes // 2 and fresh.stats.misses == 2
 
 
-def test_pinned_memory_does_not_wait_for_the_queue(cl_queue):
-    """Mapping waits for a queue, which must not be the one that computes."""
+def test_new_memory_does_not_wait_for_the_queue(cl_queue):
+    """What makes it waits for a queue, which must not be the one that computes: NVIDIA's driver would crash."""
     queue, held = cl.CommandQueue(cl_queue.context, cl_queue.device), cl.UserEvent(cl_queue.context)
     try:
         blocked = cl.enqueue_barrier(queue, wait_for=[held])
         queue.flush()
         assert PinnedBufferPool(queue).allocate(5000).array.nbytes == 8192
+        x = Tensor.full(queue, (5000,), 7.0)
         assert blocked.command_execution_status != cl.command_execution_status.COMPLETE
     finally:
         held.set_status(cl.command_execution_status.COMPLETE)
+    assert (x.to_host() == 7).all()
 
 
 def test_dev_14_out_of_memory_explains_itself_and_recovers(cl_queue, monkeypatch):

@@ -16,6 +16,7 @@ from netcl.core.tensor import Tensor
 from netcl.ops import conv_gpu, winograd
 from netcl.ops.conv import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.conv_shape import geometry, residues
+from netcl.ops.matrix_units import probe
 from netcl.ops.matrix_units.precision import set_matmul_precision
 
 
@@ -255,13 +256,13 @@ def test_depthwise_gradients_drop_what_lies_behind_a_row(queue, width):
 
 @pytest.fixture
 def gpu_family(cl_queue):
-    """The device's queue with the kernels that GPUs get, at groups of at most 64 work-items."""
+    """The device's queue with the portable kernels that GPUs get, at groups of at most 64 work-items."""
     faked = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=64)
     groups = []
     hook = lambda kernel, queue, size, local, *_: groups.append(math.prod(local or ()))  # noqa: E731
     opencl.hooks.append(hook)
     try:
-        with override_profile(cl_queue, faked):
+        with override_profile(cl_queue, faked), probe.only():
             yield cl_queue
     finally:
         opencl.hooks.remove(hook)
