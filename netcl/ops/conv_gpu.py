@@ -9,7 +9,6 @@ groups of many channels, and direct sums groups of few, depthwise convolutions a
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,19 +30,19 @@ from netcl.ops.tiling import cut
 from netcl.runtime.cache import get_kernel
 
 OPTIONS = ("-cl-mad-enable",)
-DIMS = struct.Struct("22q")  # Dims of conv_gpu.cl
+DIMS = struct.Struct("21q")  # Dims of conv_gpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
 FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
 WEIGHTS = (*(None,) * 4, INT64, INT64, INT32, RECORD)
-ROWS = ("conv_gpu", "conv_gpu_large")  # of the tuning table
-FLAT = (*ROWS, "conv_gpu_flat")  # for few output channels
+ROWS = ("conv_gpu", "conv_gpu_large", "conv_gpu_flat")  # of the tuning table; the last for few output channels
+PIXELS = (*ROWS, "conv_gpu_pixels")  # where pixels are read four at a time
+WEIGHTS_ROWS = ("conv_gpu", "conv_gpu_weights")
 GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
 LEAST_DEPTH = 256  # pixels of a split
 FEW_CHANNELS = 4  # channels of a group below which sums are direct
 DIRECT = 128  # work-items of a group of conv_direct and conv_weights_direct
 FEW = 9  # as in conv_gpu.cl
-TILES = tuning.FOOTPRINTS["conv_gpu"]  # of floats; of doubles in `conv_weights`, which keeps four integers a column:
-DOUBLES = replace(TILES, local=lambda p: 16 * p["BK"] * (p["BM"] + p["BN"]) + 16 * p["BN"])
+DOUBLES = tuning.conv_tiles(16)  # the table is for floats
 
 
 class Plan(NamedTuple):
@@ -102,7 +101,7 @@ def _weights_by_winograd(g: Geometry, x: Tensor) -> bool:
     queue, (m, q, k) = x.queue, _sizes(g)
 
     def decide() -> bool:
-        implicit = cut(ROWS, profile_of(queue), m, k, q, g.groups)[0].cost
+        implicit = cut(WEIGHTS_ROWS, profile_of(queue), m, k, q, g.groups)[0].cost
         pays = winograd.suits(g, x.dtype) and winograd.weights_pay(g)
         return pays and winograd_gpu.weights_cost(g, x.dtype, queue) < implicit
 
@@ -112,7 +111,7 @@ def _weights_by_winograd(g: Geometry, x: Tensor) -> bool:
 def _implicit_cost(g: Geometry, queue: Any) -> float:
     """What tiles of an implicit product cost forward."""
     m, q, k = _sizes(g)
-    return cut(FLAT, profile_of(queue), m, q, k, g.groups, most=1)[0].cost
+    return cut(ROWS, profile_of(queue), m, q, k, g.groups, most=1)[0].cost
 
 
 def _columns(g: Geometry, x: Tensor) -> bool:
@@ -123,11 +122,11 @@ def _forward(
     y: Tensor, strides: Any, start: int, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
 ) -> None:
     """As `forward`, with the output's strides and first element given: it may be a strided part of y."""
-    plans = x.queue.netcl_state.plans
-    key = ("conv_gpu", g, x.strides, tuple(strides), x.dtype, bias is None, activation, w.offset % 4)
+    plans, aligned = x.queue.netcl_state.plans, tuple(at % 4 == 0 for at in (y.offset + start, x.offset, w.offset))
+    key = ("conv_gpu", g, x.strides, tuple(strides), x.dtype, bias is None, activation, aligned)
     plan = plans.get(key)
     if plan is None:
-        plan = plans[key] = _forward_plan(g, x, strides, w.offset % 4 == 0, bias is not None, activation)
+        plan = plans[key] = _forward_plan(g, x, strides, aligned, bias is not None, activation)
     extra = w if bias is None else bias
     launch(
         plan.kernel, x.queue, plan.grid, plan.group, y.buffer, x.buffer, w.buffer, extra.buffer, plan.taps,
@@ -135,20 +134,41 @@ def _forward(
     )  # fmt: skip
 
 
-def _forward_plan(g: Geometry, x: Tensor, strides: Any, aligned: bool, bias: bool, activation: str | None) -> Plan:
+def _forward_plan(
+    g: Geometry, x: Tensor, strides: Any, aligned: tuple[bool, ...], bias: bool, activation: str | None
+) -> Plan:
+    """`aligned`: whether the first elements of y, x and w lie at multiples of four."""
     queue, (m, q, _) = x.queue, _sizes(g)
-    ends = {"A_VEC": 4 if aligned and g.taps % 4 == 0 else 1}
     preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
-    dims, taps = _dims(g, x, strides, 0), _taps(queue, g)
+    dims = _dims(g, x, strides, 0)
     if _direct(g):
         kernel = _kernel(queue, "conv_direct", g, x, strides, {}, FORWARD, preamble, more)
         group = profile_of(queue).group(DIRECT)
-        return Plan(kernel, (-(-q // group) * group, g.o), (group, 1), taps, dims)
-    row = _tiles(FLAT, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
-    kernel = _kernel(queue, "conv", g, x, strides, row, FORWARD, preamble, more | ends)
+        return Plan(kernel, (-(-q // group) * group, g.o), (group, 1), _taps(queue, g, x.strides), dims)
+    fours = aligned[1] and _in_place(g, x)
+    row = _tiles(PIXELS if fours else ROWS, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
+    more |= {
+        "A_VEC": 4 if aligned[2] and g.taps % 4 == 0 else 1, "B_VEC": 4 if fours else 1,
+        "Y_VEC": 4 if aligned[0] and _in_fours(strides, g.y_shape) else 1,
+        "CHECKED": int(g.padded or g.taps % row["BK"] > 0),
+    }  # fmt: skip
+    kernel = _kernel(
+        queue, "conv", g, x, strides, row, FORWARD, preamble, more | {"PAD": 4 if more["A_VEC"] == 1 else 0}
+    )
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
     tiles = -(-q // row["BN"]) * -(-m // row["BM"])
-    return Plan(kernel, (tiles * items, g.groups), (items, 1), taps, dims)
+    return Plan(kernel, (tiles * items, g.groups), (items, 1), _taps(queue, g, x.strides, 2 * row["BK"]), dims)
+
+
+def _in_fours(strides: Any, shape: Any) -> bool:
+    """Whether pixels lie behind one another, in whole fours: images of these strides and this shape."""
+    n, c, h, w = strides
+    return w == 1 and h == shape[3] and shape[2] * shape[3] % 4 == 0 and n % 4 == 0 and c % 4 == 0
+
+
+def _in_place(g: Geometry, x: Tensor) -> bool:
+    """Whether an output reads the pixel where it lies itself, and so four of them four."""
+    return g.kh == g.kw == 1 and g.padding == (0, 0) and g.out == (g.h, g.w) and _in_fours(x.strides, x.shape)
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
@@ -172,10 +192,11 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     if _weights_by_winograd(form, g):
         return winograd_gpu.weight_grad(dw, g, x, form)
     queue = g.queue
-    plans, key = queue.netcl_state.plans, ("conv_gpu weights", form, x.strides, g.strides, x.dtype)
+    aligned = g.offset % 4 == 0, x.offset % 4 == 0
+    plans, key = queue.netcl_state.plans, ("conv_gpu weights", form, x.strides, g.strides, x.dtype, aligned)
     plan = plans.get(key)
     if plan is None:
-        plan = plans[key] = _weight_plan(form, x, g)
+        plan = plans[key] = _weight_plan(form, x, g, aligned)
     part = allocate(queue, (plan.splits, dw.size), compute_dtype(g.dtype))
     launch(
         plan.kernel, queue, plan.grid, plan.group, part.buffer, g.buffer, x.buffer, plan.taps, g.offset, x.offset,
@@ -184,10 +205,11 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     conv_parts.add(dw, part, plan.splits)
 
 
-def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor) -> Plan:
+def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> Plan:
+    """`aligned`: whether the first elements of the upstream gradient and of x lie at multiples of four."""
     queue, profile, (m, q, k) = x.queue, profile_of(x.queue), _sizes(g)
-    taps, direct = _taps(queue, g), _direct(g)
-    row = _tiles(ROWS, x.dtype, profile, m, k, q, g.groups)
+    taps, direct = _taps(queue, g, x.strides), _direct(g)
+    row = _tiles(WEIGHTS_ROWS, x.dtype, profile, m, k, q, g.groups)
     tiles = -(-k // FEW) * g.o if direct else -(-k // row["BN"]) * -(-m // row["BM"]) * g.groups
     group = profile.group(DIRECT)
     step = group if direct else row["BK"]
@@ -197,7 +219,11 @@ def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor) -> Plan:
     if direct:
         kernel = _kernel(queue, "conv_weights_direct", g, x, upstream.strides, {}, WEIGHTS, "", {})
         return Plan(kernel, (-(-k // FEW) * group, g.o, splits), (group, 1, 1), taps, dims, splits)
-    kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", {})
+    more = {
+        "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1, "PAD": 4,
+        "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded),
+    }  # fmt: skip
+    kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", more)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
     return Plan(kernel, (tiles // g.groups * items, splits * g.groups), (items, 1), taps, dims, splits)
 
@@ -221,13 +247,16 @@ def _direct(g: Geometry) -> bool:
     return g.groups > 1 and min(g.c, g.o) // g.groups < FEW_CHANNELS
 
 
-def _taps(queue: Any, g: Geometry) -> Any:
-    """Device memory with (channel, row, column, 0) of each tap, kept per filter."""
-    key = ("conv_gpu taps", g.c // g.groups, g.kh, g.kw, g.dilation)
+def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
+    """Device memory with the taps that conv_gpu.cl reads, for an input of `strides`, and `more` that lie outside."""
+    key = ("conv_gpu taps", g.c // g.groups, g.kh, g.kw, g.dilation, strides[1:], more)
     plans = queue.netcl_state.plans
     if key not in plans:
         c, u, v = (axis.ravel() for axis in np.indices((g.c // g.groups, g.kh, g.kw)))
-        table = np.stack([c, u * g.dilation[0], v * g.dilation[1], 0 * c], axis=1).astype(np.int32)
+        u, v = u * g.dilation[0], v * g.dilation[1]
+        to = c * strides[1] + u * strides[2] + v * strides[3]
+        table = np.stack([to & 0xFFFFFFFF, u, v, to >> 32], axis=1).astype(np.uint32)
+        table = np.concatenate((table, np.tile(np.array([[0, 1 << 31, 0, 0]], np.uint32), (more, 1))))
         plans[key] = empty_buffer(queue, table.nbytes)
         write(queue, plans[key], table)
     return plans[key]
@@ -244,7 +273,7 @@ def _kernel(
 
 def _text(dtype: DType, wide: bool, preamble: str, *defines: tuple[str, Any]) -> str:
     names = {"RATE", "GROUPS"}  # of the tuning table alone
-    given: dict[str, Any] = {"A_VEC": 1, **{k: v for k, v in defines if k not in names}}
+    given: dict[str, Any] = {"A_VEC": 1, "B_VEC": 1, **{k: v for k, v in defines if k not in names}}
     given |= {"S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "I": "long" if wide else "int"}
     return sources.load("tile_gpu.cl", "conv_gpu.cl", preamble=preamble, **given)
 
@@ -258,5 +287,5 @@ def _wide(g: Geometry, x: Tensor, strides: Any) -> bool:
 def _dims(g: Geometry, x: Tensor, strides: Any, depth: int) -> bytes:
     m, q, k = _sizes(g)
     return DIMS.pack(
-        m, q, k, g.c // g.groups, g.h, g.w, *g.stride, *g.padding, *g.out, *x.strides, *strides, depth, 0,
+        m, q, k, g.c // g.groups, g.h, g.w, *g.stride, *g.padding, *g.out, *x.strides, *strides, depth,
     )  # fmt: skip

@@ -60,6 +60,12 @@ class Geometry:
         return (self.o, self.c // self.groups, self.kh, self.kw)
 
     @property
+    def padded(self) -> bool:
+        """Whether a tap of an output pixel lies outside the input."""
+        axes = zip((self.h, self.w), (self.kh, self.kw), self.stride, self.padding, self.dilation, self.out)
+        return any(p > 0 or (out - 1) * s - p + (k - 1) * d >= size for size, k, s, p, d, out in axes)
+
+    @property
     def depthwise(self) -> bool:
         """Whether every group has a single input channel."""
         return self.groups == self.c and self.groups > 1

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -50,6 +50,12 @@ def _tiles(bytes_per_k: int) -> Footprint:
     )
 
 
+def conv_tiles(bytes_per_k: int) -> Footprint:
+    """The same with lines of local memory that are padded, and four integers for each tap of two steps."""
+    local = lambda p: p["BK"] * (bytes_per_k * (p["BM"] + p["BN"] + 8) + 32)  # noqa: E731
+    return replace(_tiles(bytes_per_k), local=local)
+
+
 def _sliced_tiles() -> Footprint:
     """Of tiles of floats whose k is shared by slices of a group, which leave their sums where the tiles were."""
     one = _tiles(8)
@@ -75,9 +81,11 @@ FOOTPRINTS: dict[str, Footprint] = {
     "matmul_gpu_sliced": _sliced_tiles(),
     "matmul_gpu_thin": _sliced_tiles(),
     "matmul_gpu_double": _tiles(16),
-    "conv_gpu": _tiles(8),
-    "conv_gpu_large": _tiles(8),
-    "conv_gpu_flat": _tiles(8),
+    "conv_gpu": conv_tiles(8),
+    "conv_gpu_large": conv_tiles(8),
+    "conv_gpu_flat": conv_tiles(8),
+    "conv_gpu_pixels": conv_tiles(8),
+    "conv_gpu_weights": conv_tiles(8),
 }
 
 

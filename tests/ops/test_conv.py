@@ -66,6 +66,13 @@ CASES = {
     "depthwise dilation 2": ((2, 5, 9, 17), (5, 1, 5, 3), {"dilation": 2, "padding": (4, 2), "groups": 5}),
     "depthwise, two filters a channel": ((2, 3, 9, 10), (6, 1, 3, 3), {"padding": 1, "groups": 3}),
     "several images in one block": ((40, 2, 4, 4), (5, 2, 3, 3), {"padding": 1}),
+    "1x1 of pixels in fours": ((3, 68, 4, 6), (70, 68, 1, 1), {}),
+    "1x1 of pixels in fours, groups": ((3, 142, 4, 5), (18, 71, 1, 1), {"groups": 2}),
+    "1x1 of pixels not in fours": ((5, 70, 3, 5), (9, 70, 1, 1), {}),
+    "1x1 stride 2, many channels": ((2, 70, 8, 9), (68, 70, 1, 1), {"stride": 2}),
+    "3x3 stride 2, many channels": ((3, 17, 9, 8), (72, 17, 3, 3), {"stride": 2, "padding": 1}),
+    "5x5, many channels": ((2, 12, 8, 7), (9, 12, 5, 5), {"padding": 2}),
+    "5x5, no padding": ((2, 16, 8, 8), (9, 16, 5, 5), {}),
 }
 
 
@@ -77,8 +84,12 @@ def test_forward_and_gradients(queue, case):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize(
-    "case", ["3x3 many channels", "3x3 on rows of 7", "stride 2", "all different", "depthwise", "patches"]
-)
+    "case",
+    [
+        "3x3 many channels", "3x3 on rows of 7", "stride 2", "all different", "depthwise", "patches",
+        "1x1 of pixels in fours", "5x5, many channels",
+    ],
+)  # fmt: skip
 def test_other_floats(queue, case, dtype):
     x_shape, w_shape, options = CASES[case]
     check(queue, x_shape, w_shape, dtype, **options)
@@ -281,7 +292,10 @@ def test_tiles_of_doubles_fit_in_local_memory(cl_queue):
     g = geometry("test", (2, 8, 33, 33), (70, 8, 3, 3), 1, 1, 1, 1)
     with override_profile(cl_queue, small):
         x, y = (Tensor.zeros(cl_queue, shape, "float64") for shape in ((2, 8, 33, 33), g.y_shape))
-        plans = conv_gpu._forward_plan(g, x, y.strides, True, False, None), conv_gpu._weight_plan(g, x, y)
+        plans = (
+            conv_gpu._forward_plan(g, x, y.strides, (True,) * 3, False, None),
+            conv_gpu._weight_plan(g, x, y, (True,) * 2),
+        )
     for plan in plans:
         size = plan.kernel.handle.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, cl_queue.device)
         assert size <= small.local_mem
@@ -322,6 +336,26 @@ def test_views(queue):
     close(conv2d_weight_grad(view, sliced, ref.w_shape, padding=1), ref.weight_grad(g, expected), terms=180)
     one = Tensor.from_host(queue, x[:1, :5, :6]).expand(3, 5, 6, 10)
     close(conv2d(one, weights, padding=1), ref.forward(np.broadcast_to(x[:1, :5, :6], (3, 5, 6, 10)), w), terms=45)
+
+
+@pytest.mark.parametrize("start", [0, 1, 4])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_1x1_of_views(queue, start, dtype):
+    """Pixels in fours, from an element on that vectors may start at or not; steps between channels and images; NaN
+    beside what is read."""
+    shape = (2, 66, 4, 6)
+    around, strides = np.full(start + 2 * 70 * 28, np.nan, dtype), (70 * 28, 28, 6, 1)
+    x, w, b = values(shape, dtype), values((10, 66, 1, 1), dtype, 1), values((10,), dtype, 2)
+    place = np.lib.stride_tricks.as_strided(around[start:], shape, [s * around.itemsize for s in strides])
+    place[...] = x
+    flat = Tensor.from_host(queue, around)
+    view = Tensor(flat.buffer, shape, strides, flat.offset + start, flat.dtype, queue)
+    ref = Reference(shape, w.shape)
+    g = values(ref.y_shape, dtype, 3)
+    weights, bias, upstream = (Tensor.from_host(queue, a) for a in (w, b, g))
+    expected = np.maximum(ref.forward(x, w) + b.astype("f8")[:, None, None], 0)
+    close(conv2d(view, weights, bias, activation="relu"), expected, dtype, 66)
+    close(conv2d_weight_grad(upstream, view, w.shape), ref.weight_grad(g, x), dtype, 48)
 
 
 def test_bias_gradient(queue):

@@ -4,13 +4,22 @@
 //   conv_weights  dW (M, K) = G (M, Q) X^T (Q, K)            K = C * KH * KW taps; X(k, q) is the input pixel that tap
 //                                                            k of pixel q reads, or 0 in the padding.
 //
-// taps[k] = (channel, row and column relative to the first one that a pixel reads, 0). Tiles as in tile_gpu.cl: the next
-// step is loaded into registers while this one is multiplied. conv_direct and conv_weights_direct are for groups of few
-// channels, where a tile would be nearly empty: one output pixel per work-item, one filter per work-group.
+// taps[k] = (offset, row, column, offset) of the pixel that tap k reads, relative to the first one of an output pixel; the
+// offset has its low half in front. Tiles as in tile_gpu.cl: the next step is loaded into registers while this one is
+// multiplied. conv_direct and conv_weights_direct are for groups of few channels, where a tile would be nearly empty: one
+// output pixel per work-item, one filter per work-group.
+//
+//   CHECKED 0: all taps of all pixels lie inside, and the tiles' steps of k are whole.
+//   A_VEC, B_VEC 4: four elements per load; of W along k, of G and X over pixels that lie behind one another (B_VEC: filters
+//   of one tap that take every pixel). Y_VEC: four pixels per store.
+//
 // E is the compute type, S the storage type; sums stay in E. USE_<KERNEL> picks the kernel of a program: drivers compile all
 // that they see, and some count the local memory of all.
+#ifndef CHECKED
+#define CHECKED 1
+#endif
 typedef struct {
-    long M, Q, K, C, H, W, sy, sx, py, px, Ho, Wo, xn, xc, xh, xw, yn, yc, yh, yw, depth, split_step;
+    long M, Q, K, C, H, W, sy, sx, py, px, Ho, Wo, xn, xc, xh, xw, yn, yc, yh, yw, depth;
 } Dims;
 
 #ifdef EPILOGUE
@@ -19,90 +28,146 @@ typedef struct {
 #define FINISH(v, m) (v)
 #endif
 
-// Output pixel q: where it lies in Y (or G), where the first pixel it reads lies in X, and that one's row and column.
+// The image, row and column of an output pixel.
 typedef struct {
-    I in, out;
-    int row, column;
-} Pixel;
-static inline Pixel pixel(int q, const Dims* D) {
-    const int P = (int)D->Ho * (int)D->Wo, n = q / P, p = q - n * P, i = p / (int)D->Wo, j = p - i * (int)D->Wo;
-    Pixel at;
-    at.row = i * (int)D->sy - (int)D->py;
-    at.column = j * (int)D->sx - (int)D->px;
-    at.in = n * (I)D->xn + at.row * (I)D->xh + at.column * (I)D->xw;
-    at.out = n * (I)D->yn + i * (I)D->yh + j * (I)D->yw;
+    int n, i, j;
+} Place;
+static inline Place place(int q, const Dims* D) {
+    const int P = (int)D->Ho * (int)D->Wo, n = q / P, p = q - n * P, i = p / (int)D->Wo;
+    const Place at = {n, i, p - i * (int)D->Wo};
     return at;
 }
-static inline E tap(__global const S* X, Pixel at, int4 t, const Dims* D) {
-    const bool inside = (uint)(at.row + t.y) < (uint)D->H && (uint)(at.column + t.z) < (uint)D->W;
-    return inside ? LOAD(X, at.in + t.x * (I)D->xc + t.y * (I)D->xh + t.z * (I)D->xw) : (E)0;
+// The one `step` pixels further.
+static inline Place further(Place at, Place step, const Dims* D) {
+    at.j += step.j;
+    const bool row = at.j >= (int)D->Wo;
+    at.i += step.i + row;
+    const bool image = at.i >= (int)D->Ho;
+    at.n += step.n + image;
+    at.j -= row ? (int)D->Wo : 0;
+    at.i -= image ? (int)D->Ho : 0;
+    return at;
 }
+// Where it lies in Y (or G).
+static inline I result(Place at, const Dims* D) { return at.n * (I)D->yn + at.i * (I)D->yh + at.j * (I)D->yw; }
 
-// The i-th load of a work-item: along the tile's rows (or columns) first, or along k first.
-#define LOADS(ROWS) ((ROWS * BK + WG - 1) / WG)
-#define COLUMNS (WG % BN == 0 ? 1 : BN % WG == 0 ? BN / WG : LOADS(BN))   // different columns of a work-item's loads
-#define INSIDE(i, ROWS) (ROWS * BK % WG == 0 || item + (i) * WG < ROWS * BK)
+// Where the first pixel that it reads lies in X, and that one's row and column.
+typedef struct {
+    I in;
+    int row, column;
+} Pixel;
+static inline Pixel pixel(Place p, const Dims* D) {
+    Pixel at;
+    at.row = p.i * (int)D->sy - (int)D->py;
+    at.column = p.j * (int)D->sx - (int)D->px;
+    at.in = p.n * (I)D->xn + at.row * (I)D->xh + at.column * (I)D->xw;
+    return at;
+}
+static inline bool inside(Pixel at, int4 t, const Dims* D) {
+    return !CHECKED || ((uint)at.row + (uint)t.y < (uint)D->H && (uint)at.column + (uint)t.z < (uint)D->W);
+}
+static inline I source(Pixel at, int4 t) { return at.in + (I)as_long((int2)(t.x, t.w)); }
+static inline E tap(__global const S* X, Pixel at, int4 t, const Dims* D) {
+    return inside(at, t, D) ? LOAD(X, source(at, t)) : (E)0;
+}
+#define TAP(reg, at, t, in) \
+    if (B_VEC == 4) (reg) = (in) && inside(at, t, &D) ? LOAD4(X, source(at, t)) : (E4)(0); \
+    else (reg).s0 = (in) ? tap(X, at, t, &D) : (E)0;
+
+// Of `n` places a work-item's loads see so many different ones, in turn. ALL: no load falls beside the tile.
+#define PERIOD(n, loads) (WG % (n) == 0 ? 1 : (n) % WG == 0 ? (n) / WG : (loads))
+#define ALL(ROWS, VEC) (ROWS * BK / VEC % WG == 0)
 
 #ifdef USE_CONV
+// Taps behind the last of a whole step, and of one step more, are there and lie outside.
 // Launch: groups (tiles of Q * tiles of M, groups of channels).
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
     __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, __global const int4* taps, long oy,
     long ox, long ow, long ob, const Dims D) {
-    __local __attribute__((aligned(64))) E As[2 * BK * BM], Bs[2 * BK * BN];
+    __local __attribute__((aligned(64))) E As[2 * BK * PITCH(BM)], Bs[2 * BK * PITCH(BN)];
+    __local int4 table[2 * BK];
     const int item = get_local_id(0), tiles_m = (int)((D.M + BM - 1) / BM), tile = get_group_id(0), g = get_group_id(1);
     const int m0 = tile % tiles_m * BM, q0 = tile / tiles_m * BN, k1 = D.K;
     PLACE_ITEM();
     X += ox + g * D.C * D.xc;
     Wt += ow + (long)g * D.M * D.K;
     Y += oy + g * D.M * D.yc;
+#define COLUMNS PERIOD(BN / B_VEC, COUNT(BN, B_VEC))
+#define AHEAD ((BK + WG - 1) / WG)
     Pixel at[COLUMNS];
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++) at[i] = pixel(min(q0 + (item + i * WG) % BN, (int)D.Q - 1), &D);
-#define GATHER() \
-    _Pragma("unroll") for (int i = 0; i < LOADS(BN); i++) { \
-        const int k = k0 + (item + i * WG) / BN; \
-        b_next[i] = k < k1 && INSIDE(i, BN) ? tap(X, at[i % COLUMNS], taps[k], &D) : (E)0; \
+    for (int i = 0; i < COLUMNS; i++) at[i] = pixel(place(min(q0 + ROW_OF(i, BN, B_VEC, 0), (int)D.Q - B_VEC), &D), &D);
+#define GATHER(table) \
+    _Pragma("unroll") for (int i = 0; i < COUNT(BN, B_VEC); i++) { \
+        const int k = K_OF(i, BN, B_VEC, 0); \
+        TAP(b_next[i], at[i % COLUMNS], (table)[k], ALL(BN, B_VEC) || k < BK) \
     }
-#define SCATTER(to) \
-    _Pragma("unroll") for (int i = 0; i < LOADS(BN); i++) \
-        if (INSIDE(i, BN)) (to)[item + i * WG] = b_next[i];
-    E c[RM][RN], b_next[LOADS(BN)];
-    E4 a_next[COUNT(BM, A_VEC)];
+    E c[RM][RN];
+    E4 a_next[COUNT(BM, A_VEC)], b_next[COUNT(BN, B_VEC)];
+    int4 ahead[AHEAD];
     CLEAR()
     int k0 = 0, turn = 0;
     FETCH(a_next, Wt, D.K, 1, m0, D.M, BM, A_VEC, 1)
-    GATHER()
+    GATHER(taps)
     PUT(As, a_next, BM, A_VEC, 1)
-    SCATTER(Bs)
+    PUT(Bs, b_next, BN, B_VEC, 0)
+    for (int k = item; k < BK; k += WG) table[k] = taps[BK + k];
     barrier(CLK_LOCAL_MEM_FENCE);
     while (k0 < k1) {
         k0 += BK;
         const bool more = k0 < k1;
         if (more) {
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) ahead[i] = taps[k0 + BK + min(item + i * WG, BK - 1)];
             Wt += BK;
             FETCH(a_next, Wt, D.K, 1, m0, D.M, BM, A_VEC, 1)
-            GATHER()
+            GATHER(table + turn * BK)
         }
-        __local const E* as = As + turn * BK * BM;
-        __local const E* bs = Bs + turn * BK * BN;
+        __local const E* as = As + turn * BK * PITCH(BM);
+        __local const E* bs = Bs + turn * BK * PITCH(BN);
         MULTIPLY(as, bs, 1, 0)
         turn ^= 1;
         if (more) {
-            PUT(As + turn * BK * BM, a_next, BM, A_VEC, 1)
-            SCATTER(Bs + turn * BK * BN)
+            PUT(As + turn * BK * PITCH(BM), a_next, BM, A_VEC, 1)
+            PUT(Bs + turn * BK * PITCH(BN), b_next, BN, B_VEC, 0)
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (item + i * WG < BK) table[turn * BK + item + i * WG] = ahead[i];
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
+    const Place one = {0, 0, 1};
 #pragma unroll
-    for (int j = 0; j < RN; j++) {
+    for (int j = 0; j < RN; j += PN) {
         const int q = q0 + COLUMN(j);
+        Place to = place(q, &D);
+#if Y_VEC == 4 && PN == 4
+        const I start = result(to, &D);
         if (q >= D.Q) continue;
-        const I to = pixel(q, &D).out;
 #pragma unroll
         for (int i = 0; i < RM; i++) {
             const int m = m0 + ROW(i);
-            if (m < D.M) STORE(Y, to + m * (I)D.yc, FINISH(c[i][j], g * D.M + m));
+            if (m >= D.M) continue;
+            E4 four;
+            four.s0 = FINISH(c[i][j], g * D.M + m);
+            four.s1 = FINISH(c[i][j + 1], g * D.M + m);
+            four.s2 = FINISH(c[i][j + 2], g * D.M + m);
+            four.s3 = FINISH(c[i][j + 3], g * D.M + m);
+            STORE4(Y, start + m * (I)D.yc, four);
         }
+#else
+#pragma unroll
+        for (int e = 0; e < PN; e++) {
+            const I start = result(to, &D);
+            to = further(to, one, &D);
+            if (q + e >= D.Q) continue;
+#pragma unroll
+            for (int i = 0; i < RM; i++) {
+                const int m = m0 + ROW(i);
+                if (m < D.M) STORE(Y, start + m * (I)D.yc, FINISH(c[i][j + e], g * D.M + m));
+            }
+        }
+#endif
     }
 }
 #endif
@@ -113,8 +178,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
     __global E* part, __global const S* G, __global const S* X, __global const int4* taps, long og, long ox, int groups,
     const Dims D) {
-    __local __attribute__((aligned(64))) E As[2 * BK * BM], Bs[2 * BK * BN];
-    __local int4 columns[BN];
+    __local __attribute__((aligned(64))) E As[2 * BK * PITCH(BM)], Bs[2 * BK * PITCH(BN)];
     const int item = get_local_id(0), tiles_m = (int)((D.M + BM - 1) / BM), tile = get_group_id(0);
     const int g = get_group_id(1) % groups, m0 = tile % tiles_m * BM, n0 = tile / tiles_m * BN;
     const int q0 = get_group_id(1) / groups * (int)D.depth, k1 = min((long)q0 + D.depth, D.Q);
@@ -122,40 +186,50 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
     X += ox + g * D.C * D.xc;
     G += og + g * D.M * D.yc;
     part += get_group_id(1) * D.M * D.K;
-    for (int n = item; n < BN; n += WG) columns[n] = taps[min(n0 + n, (int)D.K - 1)];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    E c[RM][RN], a_next[LOADS(BM)], b_next[LOADS(BN)];
+#define A_SPOTS PERIOD(BK / A_VEC, COUNT(BM, A_VEC))
+#define B_SPOTS PERIOD(BK / B_VEC, COUNT(BN, B_VEC))
+    Place a_at[A_SPOTS], b_at[B_SPOTS];
+    int4 columns[COUNT(BN, B_VEC)];
+    const Place step = place(BK, &D);
+#pragma unroll
+    for (int i = 0; i < A_SPOTS; i++) a_at[i] = place(q0 + K_OF(i, BM, A_VEC, 1), &D);
+#pragma unroll
+    for (int i = 0; i < B_SPOTS; i++) b_at[i] = place(q0 + K_OF(i, BN, B_VEC, 1), &D);
+#pragma unroll
+    for (int i = 0; i < COUNT(BN, B_VEC); i++) columns[i] = taps[min(n0 + ROW_OF(i, BN, B_VEC, 1), (int)D.K - 1)];
+    E c[RM][RN];
+    E4 a_next[COUNT(BM, A_VEC)], b_next[COUNT(BN, B_VEC)];
     CLEAR()
 #define GATHER_BOTH() \
-    _Pragma("unroll") for (int i = 0; i < LOADS(BM); i++) { \
-        const int q = k0 + (item + i * WG) % BK, m = m0 + (item + i * WG) / BK; \
-        a_next[i] = q < k1 && m < D.M && INSIDE(i, BM) ? LOAD(G, pixel(q, &D).out + m * (I)D.yc) : (E)0; \
+    _Pragma("unroll") for (int i = 0; i < COUNT(BM, A_VEC); i++) { \
+        const I from = result(a_at[i % A_SPOTS], &D) + min(m0 + ROW_OF(i, BM, A_VEC, 1), (int)D.M - 1) * (I)D.yc; \
+        const bool in = k0 + K_OF(i, BM, A_VEC, 1) < k1; \
+        if (A_VEC == 4) a_next[i] = in ? LOAD4(G, from) : (E4)(0); \
+        else a_next[i].s0 = in ? LOAD(G, from) : (E)0; \
     } \
-    _Pragma("unroll") for (int i = 0; i < LOADS(BN); i++) { \
-        const int q = k0 + (item + i * WG) % BK, n = (item + i * WG) / BK; \
-        b_next[i] = q < k1 && INSIDE(i, BN) ? tap(X, pixel(q, &D), columns[n], &D) : (E)0; \
-    }
-#define PUT_TURNED(to, v, ROWS) \
-    _Pragma("unroll") for (int i = 0; i < LOADS(ROWS); i++) { \
-        const int k = (item + i * WG) % BK, r = (item + i * WG) / BK; \
-        if (INSIDE(i, ROWS)) (to)[k * ROWS + SWAP_ROW(r, k, ROWS, 1)] = v[i]; \
-    }
+    _Pragma("unroll") for (int i = 0; i < COUNT(BN, B_VEC); i++) { \
+        const bool in = k0 + K_OF(i, BN, B_VEC, 1) < k1; \
+        const Pixel at = pixel(b_at[i % B_SPOTS], &D); \
+        TAP(b_next[i], at, columns[i], in) \
+    } \
+    _Pragma("unroll") for (int i = 0; i < A_SPOTS; i++) a_at[i] = further(a_at[i], step, &D); \
+    _Pragma("unroll") for (int i = 0; i < B_SPOTS; i++) b_at[i] = further(b_at[i], step, &D);
     int k0 = q0, turn = 0;
     GATHER_BOTH()
-    PUT_TURNED(As, a_next, BM)
-    PUT_TURNED(Bs, b_next, BN)
+    PUT(As, a_next, BM, A_VEC, 1)
+    PUT(Bs, b_next, BN, B_VEC, 1)
     barrier(CLK_LOCAL_MEM_FENCE);
     while (k0 < k1) {
         k0 += BK;
         const bool more = k0 < k1;
         if (more) { GATHER_BOTH() }
-        __local const E* as = As + turn * BK * BM;
-        __local const E* bs = Bs + turn * BK * BN;
+        __local const E* as = As + turn * BK * PITCH(BM);
+        __local const E* bs = Bs + turn * BK * PITCH(BN);
         MULTIPLY(as, bs, 1, 1)
         turn ^= 1;
         if (more) {
-            PUT_TURNED(As + turn * BK * BM, a_next, BM)
-            PUT_TURNED(Bs + turn * BK * BN, b_next, BN)
+            PUT(As + turn * BK * PITCH(BM), a_next, BM, A_VEC, 1)
+            PUT(Bs + turn * BK * PITCH(BN), b_next, BN, B_VEC, 1)
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
@@ -175,12 +249,13 @@ __kernel void conv_direct(__global S* Y, __global const S* X, __global const S* 
                           __global const int4* taps, long oy, long ox, long ow, long ob, const Dims D) {
     const int q = get_global_id(0), o = get_global_id(1), g = o / (int)D.M;
     if (q >= D.Q) return;
-    const Pixel at = pixel(q, &D);
+    const Place to = place(q, &D);
+    const Pixel at = pixel(to, &D);
     X += ox + g * D.C * D.xc;
     Wt += ow + o * D.K;
     E sum = 0;
     for (int k = 0; k < D.K; k++) sum += LOAD(Wt, k) * tap(X, at, taps[k], &D);
-    STORE(Y, oy + o * (I)D.yc + at.out, FINISH(sum, o));
+    STORE(Y, oy + o * (I)D.yc + result(to, &D), FINISH(sum, o));
 }
 #endif
 
@@ -204,8 +279,9 @@ __kernel __attribute__((reqd_work_group_size(DIRECT, 1, 1))) void conv_weights_d
 #pragma unroll
     for (int t = 0; t < FEW; t++) sum[t] = 0;
     for (int q = split * (int)D.depth + item; q < q1; q += DIRECT) {
-        const Pixel at = pixel(q, &D);
-        const E gradient = LOAD(G, at.out);
+        const Place from = place(q, &D);
+        const Pixel at = pixel(from, &D);
+        const E gradient = LOAD(G, result(from, &D));
 #pragma unroll
         for (int t = 0; t < FEW; t++) sum[t] += gradient * tap(X, at, taps[min(t0 + t, (int)D.K - 1)], &D);
     }

@@ -33,7 +33,10 @@
 #define MAD(a, b, c) ((a) * (b) + (c))
 #endif
 #define TURN (32 / (BK / 4))    // step of the exchange of rows
-
+#ifndef PAD
+#define PAD 0       // or 4: elements between the tile's lines in local memory, instead of exchanging rows; for single loads
+#endif
+#define PITCH(ROWS) ((ROWS) + PAD)
 
 #ifdef NARROW   // the forms for aligned vectors: others become four loads
 #define LOAD4(p, i) JOIN(JOIN(LOAD_, NARROW), 4A)((p) + (i))
@@ -46,7 +49,7 @@
 #define COUNT(ROWS, VEC) ((ROWS * BK / VEC + WG - 1) / WG)
 #define ROW_OF(i, ROWS, VEC, ALONG_K) (ALONG_K ? (item + (i) * WG) / (BK / VEC) : (item + (i) * WG) % (ROWS / VEC) * VEC)
 #define K_OF(i, ROWS, VEC, ALONG_K) (ALONG_K ? (item + (i) * WG) % (BK / VEC) * VEC : (item + (i) * WG) / (ROWS / VEC))
-#define SWAP_ROW(r, k, ROWS, ALONG_K) (ALONG_K && ROWS % 32 == 0 && TURN >= 4 && BK <= 32 ? (r) ^ ((k) / 4 * TURN) : (r))
+#define SWAP_ROW(r, k, ROWS, ALONG_K) (ALONG_K && PAD == 0 && ROWS % 32 == 0 && TURN >= 4 && BK <= 32 ? (r) ^ ((k) / 4 * TURN) : (r))
 // Rows past the end repeat the last one (their sums are not stored); past the end of k there are zeros.
 #define FETCH(reg, from, r_step, k_step, r0, rows, ROWS, VEC, ALONG_K) \
     _Pragma("unroll") for (int i = 0; i < COUNT(ROWS, VEC); i++) { \
@@ -60,14 +63,17 @@
     _Pragma("unroll") for (int i = 0; i < COUNT(ROWS, VEC); i++) { \
         const int k = K_OF(i, ROWS, VEC, ALONG_K), r = ROW_OF(i, ROWS, VEC, ALONG_K); \
         if (ROWS * BK / VEC % WG != 0 && (k >= BK || r >= ROWS)) continue; \
-        __local E* p = (to) + k * ROWS + SWAP_ROW(r, k, ROWS, ALONG_K); \
+        __local E* p = (to) + k * PITCH(ROWS) + SWAP_ROW(r, k, ROWS, ALONG_K); \
         if (VEC == 1) p[0] = reg[i].s0; \
-        else if (ALONG_K) { p[0] = reg[i].s0; p[ROWS] = reg[i].s1; p[2 * ROWS] = reg[i].s2; p[3 * ROWS] = reg[i].s3; } \
+        else if (ALONG_K) { \
+            p[0] = reg[i].s0; p[PITCH(ROWS)] = reg[i].s1; \
+            p[2 * PITCH(ROWS)] = reg[i].s2; p[3 * PITCH(ROWS)] = reg[i].s3; \
+        } \
         else *(__local E4*)p = reg[i]; \
     }
 #define READ(v, from, k, ROWS, PIECE, COUNT_, G, place, ALONG_K) \
     _Pragma("unroll") for (int c = 0; c < COUNT_ / PIECE; c++) { \
-        __local const E* p = (from) + (k) * ROWS + SWAP_ROW((c * G + place) * PIECE, k, ROWS, ALONG_K); \
+        __local const E* p = (from) + (k) * PITCH(ROWS) + SWAP_ROW((c * G + place) * PIECE, k, ROWS, ALONG_K); \
         if (PIECE == 4) { \
             const E4 four = *(__local const E4*)p; \
             v[c * PIECE] = four.s0; v[c * PIECE + PIECE / 4] = four.s1; \
