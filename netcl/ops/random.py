@@ -30,7 +30,7 @@ from netcl.ops.elementwise import contiguous
 from netcl.runtime.cache import get_kernel
 
 UNIFORM, NORMAL, BERNOULLI, INTEGERS, DROPOUT = range(5)  # FORM in random.cl
-STEP = 64  # vectors of blocks per work-item on a CPU device
+STEP = 64  # turns of a work-item on a CPU device
 _UINT, _ULONG = np.dtype(np.uint32), np.dtype(np.uint64)
 _TYPES = (None, None, INT64, INT64, INT64, _UINT, _UINT, FLOAT32, FLOAT32, INT64, _ULONG)
 
@@ -144,12 +144,17 @@ def _numpy(
 # -- OpenCL ------------------------------------------------------------------------------------------------------------
 
 
+def _share(dtype: DType, plain: bool) -> tuple[int, int]:
+    """The blocks of four that a work-item makes at a turn, and its turns."""
+    return (8, STEP) if plain else (2 if dtype.itemsize == 2 else 1, 1)
+
+
 @cache
 def _source(form: int, dtype: DType, plain: bool) -> str:
-    width = 8 if plain else 4
+    width, step = _share(dtype, plain)
     preamble = dialect.preamble(frozenset({"f_log", "f_sqrt"}), "float", width, plain)
-    storage = C_NAME[dtype]
-    return sources.load("random.cl", preamble=preamble, FORM=form, W=width, STEP=STEP if plain else 1, S=storage)
+    extra = {"PLAIN": 1} if plain else {}
+    return sources.load("random.cl", preamble=preamble, FORM=form, W=width, STEP=step, S=C_NAME[dtype], **extra)
 
 
 def _generate(
@@ -170,7 +175,8 @@ def _generate(
     storage = UINT8 if dtype == BOOL else dtype
     kernel = get_kernel(queue, _source(form, storage, plain), "random", _TYPES, ("-cl-mad-enable", "-w"))
     group = 1 if plain else profile.group(256)
-    items = -(-count // (4 * 8 * STEP if plain else 4 * 4))
+    width, step = _share(storage, plain)
+    items = -(-count // (4 * width * step))
     source = out if x is None else x
     launch(
         kernel, queue, (-(-items // group) * group,), (group,), source.buffer, out.buffer, source.offset, count,

@@ -2,11 +2,17 @@
 
 import numpy as np
 import pytest
+from families import FAMILIES, queue_of
 
 from netcl.core.device import manager
 from netcl.core.errors import DTypeError
 from netcl.core.tensor import Tensor
 from netcl.ops import random as rnd
+
+
+@pytest.fixture(params=FAMILIES)
+def queue(request):
+    return queue_of(request.param)
 
 
 def test_philox_known_answers():
@@ -30,6 +36,26 @@ def test_equal_on_every_backend(queue, size):
         ours, theirs = (make(q, rnd.Generator(123456789012)).to_host() for q in (queue, numpy))
         assert ours.dtype == theirs.dtype and ours.shape == (size,)
         np.testing.assert_allclose(ours.astype(np.float64), theirs.astype(np.float64), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16", "bfloat16", "float64"])
+def test_any_dtype_is_equal_on_every_backend(queue, dtype):
+    numpy = manager.default("cpu").queue
+    for size in (3, 4, 7, 8, 4099):
+        for make, facts in ((rnd.bernoulli, (0.3,)), (rnd.randint, (0, 100))):
+            generators = [(q, rnd.Generator(5)) for q in (queue, numpy)]
+            ours, theirs = (make(q, (size,), *facts, dtype, g).to_host() for q, g in generators)
+            assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("start", range(9))
+def test_dropout_of_what_starts_anywhere(queue, dtype, start):
+    """The same elements go, and the others keep their bits (doubled), wherever vectors of them start and end."""
+    x = (np.arange(1050) % 99 + 1).astype(dtype)
+    y = rnd.dropout(Tensor.from_host(queue, x)[start:1041], 0.5, rnd.Generator(8))[0].to_host()
+    kept = rnd.philox(0, 1041 - start, 8, 0) >= 1 << 31
+    assert np.array_equal(y, np.where(kept, 2 * x[start:1041], np.zeros(1, dtype)))
 
 
 def test_moments_and_ranges(queue):

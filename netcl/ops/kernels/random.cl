@@ -1,18 +1,24 @@
 // random.cl: Philox4x32-10 numbers, the same on every device and on NumPy.
 // Block b of a stream is philox(counter = (b lo, b hi, 0, 0), key = seed), four 32-bit words; element i of a draw is
-// word i % 4 of block first + i / 4. A work-item makes W blocks: word l of block j goes to lane j of vector x_l.
+// word i % 4 of block first + i / 4. Word l of block j of W goes to lane j of vector x_l.
 //   FORM 0 uniform:   out = a + (b - a) * u,  u = (x >> 8) * 2^-24 in [0, 1)
 //   FORM 1 normal:    out = a + b * sqrt(-2 log u1) * (cos, sin)(2 pi u2), words (0, 1) and (2, 3); u1 in (0, 1]
 //   FORM 2 bernoulli: out = u < a
 //   FORM 3 integers:  out = low + floor(x * range / 2^32)
 //   FORM 4 dropout:   out = u < a ? 0 : in * b
-// Launch: global = ceil(blocks / W) items (CPU devices: each item walks STEP of them). T is float x W.
+// An item makes STEP times W blocks that lie side by side, and the items of a group lie side by side at each step. T is
+// float x W. CPU devices (PLAIN) have groups of one item; on GPUs 4 * W elements are one access of at most 16 bytes.
 // Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
-typedef JOIN(uint, W) UW;
-typedef JOIN(ulong, W) LW;
-#define TO_UINT(v) JOIN(convert_uint, W)(v)
-#define TO_ULONG(v) JOIN(convert_ulong, W)(v)
+#if W == 1
+#define LANES(type) type
+#else
+#define LANES(type) JOIN(type, W)
+#endif
+typedef LANES(uint) UW;
+typedef LANES(ulong) LW;
+#define TO_UINT(v) LANES(convert_uint)(v)
+#define TO_ULONG(v) LANES(convert_ulong)(v)
 
 // The four words of blocks `block`, one block a lane.
 static inline void philox(LW block, uint k0, uint k1, UW* x) {
@@ -48,7 +54,7 @@ static inline T turn(T u, int quarter) {
 }
 
 static inline T unit(UW x) {   // [0, 1) from the high 24 bits
-    return JOIN(convert_float, W)(JOIN(convert_int, W)(x >> 8)) * 5.9604644775390625e-8f;
+    return LANES(convert_float)(LANES(convert_int)(x >> 8)) * 5.9604644775390625e-8f;
 }
 
 static inline void distribute(const UW* x, T* y, T a, T b) {
@@ -82,16 +88,42 @@ static inline void distribute(const UW* x, T* y, T a, T b) {
 #endif
 #if FORM == 4
 #define PUT(i, v) { float f = v, g = LOAD(in, in_offset + (i)); STORE(out, i, f == 0.0f ? 0.0f : f * g); }
-#elif FORM == 3
-#define PUT(i, v) out[i] = (S)(v);
+#elif defined(NARROW)
+#define PUT(i, v) STORE(out, i, (float)(v));
+#else
+#define PUT(i, v) STORE(out, i, v);
+#endif
+
+// What GPUs move at once, at aligned addresses.
+#ifndef PLAIN
+#if W == 1
+#define SEVERAL(name) JOIN(name, 4)
+#else
+#define SEVERAL(name) JOIN(name, 8)
+#endif
+typedef SEVERAL(NUMBER) NUMBERS;
+#ifdef NARROW
+#define GET(p) JOIN(SEVERAL(JOIN(LOAD_, NARROW)), A)(p)
+#define SET(p, v) JOIN(SEVERAL(JOIN(STORE_, NARROW)), A)(SEVERAL(convert_float)(v), p)
+#else
+#define GET(p) SEVERAL(convert_float)(*(__global const SEVERAL(S)*)(p))
+#define SET(p, v) (*(__global SEVERAL(S)*)(p) = SEVERAL(JOIN(convert_, S))(v))
+#endif
+#endif
+
+#if FORM == 4
+#define PUT(i, v) { float f = v, g = LOAD(in, in_offset + (i)); STORE(out, i, f == 0.0f ? 0.0f : f * g); }
+#elif defined(NARROW)
+#define PUT(i, v) STORE(out, i, (float)(v));
 #else
 #define PUT(i, v) STORE(out, i, v);
 #endif
 
 __kernel void random(__global const S* restrict in, __global S* restrict out, long in_offset, long n, long first,
                      uint k0, uint k1, float a, float b, long low, ulong range) {
+    const size_t group = get_local_size(0);
     for (int step = 0; step < STEP; step++) {
-        long block = ((long)get_global_id(0) * STEP + step) * W, start = block * 4;
+        const long block = (((long)get_group_id(0) * STEP + step) * group + get_local_id(0)) * W, start = block * 4;
         if (start >= n) return;
         LW blocks;
         for (int j = 0; j < W; j++) ((ulong*)&blocks)[j] = first + block + j;
@@ -105,7 +137,18 @@ __kernel void random(__global const S* restrict in, __global S* restrict out, lo
             NUMBER z[4 * W];
             for (int j = 0; j < W; j++)
                 for (int l = 0; l < 4; l++) z[j * 4 + l] = VALUE(j, l);
+#ifdef PLAIN
             for (int i = 0; i < 4 * W; i++) PUT(start + i, z[i])
+#else
+            NUMBERS v = SEVERAL(vload)(0, z);
+#if FORM == 4
+            NUMBERS g;
+            if ((in_offset & (4 * W - 1)) == 0) g = GET(in + in_offset + start);
+            else for (int i = 0; i < 4 * W; i++) ((float*)&g)[i] = LOAD(in, in_offset + start + i);
+            v = v == 0.0f ? (NUMBERS)(0.0f) : v * g;
+#endif
+            SET(out + start, v);
+#endif
         } else {
             for (long i = start; i < n; i++) PUT(i, VALUE((i - start) / 4, (i - start) % 4))
         }
