@@ -13,8 +13,9 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import Kernel, arm_flag, flag_buffer, index_message, launch
-from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, as_dtype
+from netcl.core.backend.opencl import FLAG_BYTES, Kernel, arm_flag, flag_buffer, index_message, launch
+from netcl.core.backend.prepared import Run, prepare
+from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, UINT8, DType, as_dtype
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.profile import DeviceProfile, profile_of
@@ -48,7 +49,7 @@ def take_as(where: str, x: Tensor, index: Tensor, axis: int) -> Tensor:
     axis = layout.as_axis(where, axis, x.ndim)
     check_index_dtype(where, index)
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    return pick(where, three(x, axis), index.reshape(1, -1, 1)).reshape(shape) if 0 not in shape else empty(x, shape)
+    return pick(where, three(x, axis), index.reshape(1, -1, 1), shape) if 0 not in shape else empty(x, shape)
 
 
 def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
@@ -71,7 +72,7 @@ def gather(x: Tensor, index: Tensor, axis: int) -> Tensor:
     if 0 in index.shape:
         return empty(x, index.shape)
     seen = x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(index.shape))]
-    return pick("gather", three(seen, axis), three(index, axis)).reshape(index.shape)
+    return pick("gather", three(seen, axis), three(index, axis), index.shape)
 
 
 def embedding(weight: Tensor, index: Tensor, padding_index: int | None = None) -> Tensor:
@@ -87,28 +88,40 @@ def embedding(weight: Tensor, index: Tensor, padding_index: int | None = None) -
     return take_as("embedding", weight, index, 0)
 
 
-def pick(where: str, x: Tensor, index: Tensor) -> Tensor:
-    """out[o, k, c] = x[o, index[o, k, c], c]: x (O, n, C), index (O or 1, K, C or 1) -> (O, K, C), not empty."""
+def pick(where: str, x: Tensor, index: Tensor, shape: Shape) -> Tensor:
+    """out[o, k, c] = x[o, index[o, k, c], c] as `shape`: x (O, n, C), index (O or 1, K, C or 1), out (O, K, C).
+
+    The result is not empty.
+    """
     if x.backend == "cpu":
-        return cpu.compute(_numpy_pick, x, index, where=where)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_pick, x, index, where=where, shape=shape)  # type: ignore[no-any-return]
     if x.shape[2] == 1 < index.shape[1]:  # positions along the row make long rows of many short ones
-        wide_x = x.expand(*x.shape[:2], index.shape[1])
-        return pick(where, wide_x, index.transpose(1, 2)).reshape(x.shape[0], index.shape[1], 1)
+        return pick(where, x.expand(*x.shape[:2], index.shape[1]), index.transpose(1, 2), shape)
+    queue = x.queue
+    plans = queue.netcl_state.plans
+    key = ("pick", x.shape, x.strides, x.dtype, x.offset, index.shape, index.strides, index.dtype, index.offset, shape)
+    run = plans.get(key)
+    if run is None:
+        run = plans[key] = _plan(x, index, shape)
+    return run(x, index, arm_flag(queue, where))[0]  # type: ignore[no-any-return]
+
+
+def _plan(x: Tensor, index: Tensor, shape: Shape) -> Run:
+    """The prepared launch of `pick` for tensors like these."""
     queue, profile = x.queue, profile_of(x.queue)
-    shape = (x.shape[0], index.shape[1], x.shape[2])
-    out, steps = allocate(queue, shape, x.dtype), layout.expand_strides(index.shape, index.strides, shape)
+    made = (x.shape[0], index.shape[1], x.shape[2])
+    steps = layout.expand_strides(index.shape, index.strides, made)
     size = x.dtype.itemsize
     unit = _unit(x) if steps[2] == 0 else size
     strides = (*(s * size // unit for s in x.strides[:2]), x.strides[2] if unit == size else 1)
-    rows, cols = shape[0] * shape[1], shape[2] * size // unit
-    wide = is_wide(profile, out.size, reach(x), reach(index))
-    kernel = _kernel(queue, GATHER, BITS[unit], index.dtype, wide, 4, 14, INT32)
+    rows, cols = made[0] * made[1], made[2] * size // unit
+    wide = is_wide(profile, layout.size_of(made), reach(x), reach(index))
+    kernel = _kernel(queue, GATHER, BITS[unit], index.dtype, wide, 4, 16, INT32, per=unit // size)
     grid, local, cut = grid_of(profile, rows, cols)
-    launch(
-        kernel, queue, grid, local, x.buffer, index.buffer, out.buffer, flag_buffer(queue), x.offset * size // unit,
-        *strides, index.offset, *steps, x.shape[1], shape[1], cols, rows, *cut, arm_flag(queue, where),
-    )  # fmt: skip
-    return out
+    flag = Tensor(flag_buffer(queue), (FLAG_BYTES,), (1,), 0, UINT8, queue)
+    constants = (*strides, *steps, x.shape[1], made[1], cols, rows, *cut)
+    run = prepare(kernel, queue, grid, local, constants, 3, (shape,), (x.dtype,))
+    return lambda x, index, code: run(x, index, flag, code)
 
 
 def _unit(x: Tensor) -> int:
@@ -120,11 +133,10 @@ def _unit(x: Tensor) -> int:
     return next(unit for unit in (16, 8, 4, 2, 1) if unit == size or all(n % unit == 0 for n in facts))
 
 
-def _numpy_pick(x: np.ndarray, index: np.ndarray, where: str) -> np.ndarray:
+def _numpy_pick(x: np.ndarray, index: np.ndarray, where: str, shape: Shape) -> np.ndarray:
     check_on_host(where, index, x.shape[1])
-    if index.shape[::2] == (1, 1):
-        return np.take(x, index[0, :, 0], axis=1)
-    return np.take_along_axis(x, index, 1)
+    whole = index.shape[::2] == (1, 1)
+    return (np.take(x, index[0, :, 0], axis=1) if whole else np.take_along_axis(x, index, 1)).reshape(shape)
 
 
 # -- one-hot, masks ----------------------------------------------------------------------------------------------------
@@ -261,17 +273,17 @@ def line_of(profile: DeviceProfile, size: int) -> tuple[Shape, Shape, int]:
 
 
 @cache
-def _source(form: int, bits: str, index: DType, wide: bool, plain: bool) -> str:
+def _source(form: int, bits: str, index: DType, wide: bool, plain: bool, per: int) -> str:
     extra = {"PLAIN": 1} if plain else {}
     return sources.load(
-        "index.cl", "gather.cl", FORM=form, U=bits, INDEX=C_NAME[index], I="long" if wide else "int", **extra
+        "index.cl", "gather.cl", FORM=form, U=bits, INDEX=C_NAME[index], I="long" if wide else "int", PER=per, **extra
     )
 
 
 def _kernel(
-    queue: Any, form: int, bits: str, index: DType, wide: bool, memory: int, positions: int, *rest: DType
+    queue: Any, form: int, bits: str, index: DType, wide: bool, memory: int, positions: int, *rest: DType, per: int = 1
 ) -> Kernel:
     """The kernel of gather.cl that takes `memory` buffers, then positions, then the `rest`."""
     types = (*[None] * memory, *[INT64 if wide else INT32] * positions, *rest)
-    source = _source(form, bits, index, wide, profile_of(queue).kind == "cpu")
+    source = _source(form, bits, index, wide, profile_of(queue).kind == "cpu", per)
     return get_kernel(queue, source, ("gather", "one_hot", "select_marked")[form], types, ("-w",))

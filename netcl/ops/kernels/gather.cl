@@ -1,5 +1,5 @@
 // gather.cl: elements picked by position. Elements are moved as bits: U is an unsigned type of their size (or of
-// several together), INDEX the type of the indices, I that of index arithmetic. A bad index gives zeros and sets the
+// PER together), INDEX the type of the indices, I that of index arithmetic. A bad index gives zeros and sets the
 // error flag.
 //   FORM 0 gather:  out[o, k, c] = x[o, index[o, k, c], c], x (outer, n, cols), index (outer, count, cols), any
 //                   strides; index stride 0 along c picks whole rows. r numbers the rows (o, k).
@@ -8,15 +8,17 @@
 // Launch: on CPU devices (PLAIN) an item takes `step` rows (gather: of `chunk` columns); else one element (or row).
 
 #if FORM == 0
-__kernel void gather(__global const U* restrict x, __global const INDEX* restrict index, __global U* restrict out,
-                     __global int* flag, I x_at, I x_o, I x_n, I x_c, I i_at, I i_o, I i_k, I i_c,
-                     I n, I count, I cols, I rows, I step, I chunk, int code) {
+__kernel void gather(__global const U* restrict x, __global const INDEX* restrict index, __global int* flag,
+                     __global U* restrict out, I x_at, I i_at, I flag_at, I out_at, I x_o, I x_n, I x_c, I i_o, I i_k,
+                     I i_c, I n, I count, I cols, I rows, I step, I chunk, int code) {
+    x += x_at / PER;
+    index += i_at;
 #ifdef PLAIN
     const I c0 = (I)get_global_id(0) * chunk, c1 = LEAST(c0 + chunk, cols);
     I r = (I)get_global_id(1) * step, o = r / count, k = r - o * count;
     for (const I end = LEAST(r + step, rows); r < end; r++) {
-        __global const U* from = x + x_at + o * x_o;
-        __global const INDEX* at = index + i_at + o * i_o + k * i_k;
+        __global const U* from = x + o * x_o;
+        __global const INDEX* at = index + o * i_o + k * i_k;
         __global U* to = out + r * cols;
         if (++k == count) { k = 0; o++; }
         if (i_c == 0) {
@@ -41,10 +43,10 @@ __kernel void gather(__global const U* restrict x, __global const INDEX* restric
         }
     }
 #else
-    const I e = get_global_id(0), r = e / cols, c = e - r * cols, o = r / count, k = r - o * count;
+    const I e = get_global_id(0), r = e / cols, c = e - r * cols, o = rows == count ? 0 : r / count, k = r - o * count;
     if (r >= rows) return;
-    const INDEX v = index[i_at + o * i_o + k * i_k + c * i_c];
-    if (v >= 0 && v < n) out[e] = x[x_at + o * x_o + (I)v * x_n + c * x_c];
+    const INDEX v = index[o * i_o + k * i_k + c * i_c];
+    if (v >= 0 && v < n) out[e] = x[o * x_o + (I)v * x_n + c * x_c];
     else { out[e] = (U)(0); bad_index(flag, code, v, n); }
 #endif
 }

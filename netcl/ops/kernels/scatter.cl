@@ -3,11 +3,15 @@
 // any strides. Positions equal to `skip` are left out; a bad one sets the error flag and is left out.
 // T8 is a vector of eight T, defined where S is T and items own many columns.
 //   FORM 0 columns: an item owns `chunk` columns of one o and walks along k.
-//   Where that leaves too few items, positions are sorted first (FORM 1 makes keys, -1 for what is left out) and equal
-//   ones lie together, as a run. The sorted keys are cut into blocks of `span`:
-//   FORM 2 runs:    an item sums one column of one block run by run. A run inside the block goes to out; what continues
-//                   from the block before goes to `head`, what continues into the next to `tail`.
-//   FORM 3 ends:    an item per block and column adds a tail and the heads that continue it to out.
+//   Where that leaves too few items, positions are sorted first, and equal ones lie together, as a run. Their keys are
+//   rows of out, -1 for what is left out.
+//   FORM 1 keys:    makes the keys of all positions, for a sort of its own to follow.
+//   FORM 2 rank:    makes the keys of at most some thousands and sorts them, by counting for each those that go before.
+//   FORM 3 blocks:  cuts the sorted keys into blocks of `span`. An item sums V columns of a block where all keys are
+//                   equal; and it notes where the run of a key begins and ends.
+//   FORM 4 rows:    writes out = x + sums (0 + sums without ADDS): an item takes V columns of ROWS rows, and adds to each
+//                   the blocks inside its run and what lies before and after them, one by one. Nobody clears the bounds
+//                   of rows without a run: they are believed where a key of the row is found there.
 
 #if FORM == 0
 #ifdef T8
@@ -56,42 +60,107 @@ __kernel void make_keys(__global const INDEX* restrict index, __global KEY* rest
 }
 
 #elif FORM == 2
-__kernel void add_runs(__global T* restrict out, __global const KEY* restrict keys, __global const long* restrict order,
-                       __global const S* restrict src, __global T* restrict head, __global T* restrict tail, I s_at,
-                       I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I blocks, I span) {
-    const I item = get_global_id(0), b = item / lanes, lane = item - b * lanes, o = lane / cols, c = lane - o * cols;
-    if (b >= blocks) return;
-    const I p0 = b * span, p1 = LEAST(p0 + span, count);
-    bool continued = b > 0 && keys[p0 - 1] == keys[p0];
-    T sum = 0;
-    for (I p = p0; p < p1; p++) {
-        const KEY key = keys[p];
-        sum += LOAD(src, s_at + o * s_o + (I)order[p] * s_k + c * s_c);
-        const bool goes_on = p + 1 < count && keys[p + 1] == key;
-        if (goes_on && p + 1 < p1) continue;
-        if (continued) head[item] = sum;
-        else if (goes_on) tail[item] = sum;
-        else if (key >= 0) out[(o * n + (I)key) * cols + c] += sum;
-        continued = false;
-        sum = 0;
+#define NEAR 32                 // positions of a group, and
+#define SHARES 8                // items that count for one of them
+#define TILE 2048
+
+__kernel __attribute__((reqd_work_group_size(NEAR * SHARES, 1, 1)))
+void rank_keys(__global const INDEX* restrict index, __global KEY* restrict sorted, __global long* restrict order,
+               __global int* flag, I i_at, I i_k, I n, I count, long skip, int code) {
+    __local int4 tile[TILE / 4];
+    __local int before[SHARES][NEAR];
+    const int lid = get_local_id(0), lane = lid % NEAR, share = lid / NEAR;
+    const I k = get_group_id(0) * NEAR + lane;
+    const INDEX own = k < count ? index[i_at + k * i_k] : 0;
+    const bool good = own >= 0 && own < n;
+    const int key = good && own != skip ? (int)own : -1;
+    if (share == 0 && k < count && !good) bad_index(flag, code, own, n);
+    int rank = 0;
+    for (I start = 0; start < count; start += TILE) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int j = lid; j < TILE; j += NEAR * SHARES) {
+            const INDEX v = start + j < count ? index[i_at + (start + j) * i_k] : 0;
+            ((__local int*)tile)[j] = start + j >= count ? 0x7fffffff : v >= 0 && v < n && v != skip ? (int)v : -1;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int q = share * (TILE / 4 / SHARES); q < (share + 1) * (TILE / 4 / SHARES); q++) {
+            const int4 others = tile[q];
+            const I at = start + 4 * q, limit = key + (at + 3 < k);   // of those before it, equal keys count as well
+            rank += (others.x < limit) + (others.y < limit) + (others.z < limit) + (others.w < limit);
+            if (at <= k && k <= at + 3)
+                rank += (at < k && others.x == key) + (at + 1 < k && others.y == key) + (at + 2 < k && others.z == key);
+        }
     }
+    before[share][lane] = rank;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (share != 0 || k >= count) return;
+    for (int j = 1; j < SHARES; j++) rank += before[j][lane];
+    sorted[rank] = key;
+    order[rank] = k;
 }
 
 #else
-__kernel void add_ends(__global T* restrict out, __global const KEY* restrict keys, __global const T* restrict head,
-                       __global const T* restrict tail, I n, I count, I cols, I lanes, I blocks, I span) {
-    const I item = get_global_id(0), b = item / lanes, lane = item - b * lanes, o = lane / cols, c = lane - o * cols;
-    if (b + 1 >= blocks) return;
-    const I p0 = b * span, p1 = p0 + span;
-    const KEY key = keys[p1 - 1];
-    if (key < 0 || keys[p1] != key) return;
-    if (b > 0 && keys[p0] == key && keys[p0 - 1] == key) return;   // it began in an earlier block
-    T sum = tail[item];
-    for (I d = b + 1; d < blocks; d++) {
-        sum += head[d * lanes + lane];
-        const I end = (d + 1) * span;
-        if (end >= count || keys[end - 1] != key || keys[end] != key) break;
+#if V == 1
+#define TV T
+#define GET(p) LOAD(p, 0)
+#define SET(p, v) STORE(p, 0, v)
+#else
+#define TV JOIN(T, 4)
+#ifdef NARROW
+#define GET(p) JOIN(JOIN(LOAD_, NARROW), 4A)(p)
+#define SET(p, v) JOIN(JOIN(STORE_, NARROW), 4A)(v, p)
+#else
+#define GET(p) (*(__global const TV*)(p))
+#define SET(p, v) (*(__global TV*)(p) = (v))
+#endif
+#endif
+
+#if FORM == 3
+__kernel void sum_blocks(__global const KEY* restrict keys, __global const long* restrict order,
+                         __global const S* restrict src, __global TV* restrict sums, __global int2* restrict bounds,
+                         I s_at, I s_o, I s_k, I s_c, I count, I cols, I lanes, I blocks, I span) {
+    const I item = get_global_id(0);
+    if (item < count) {
+        const KEY key = keys[item];
+        if (key >= 0 && (item == 0 || keys[item - 1] != key)) ((__global int*)(bounds + key))[0] = item;
+        if (key >= 0 && (item + 1 == count || keys[item + 1] != key)) ((__global int*)(bounds + key))[1] = item + 1;
     }
-    out[(o * n + (I)key) * cols + c] += sum;
+    const I b = item / lanes, lane = item - b * lanes, o = lane / cols, c = (lane - o * cols) * V, p = b * span;
+    if (b >= blocks || keys[p] < 0 || keys[p] != keys[p + span - 1]) return;
+    __global const S* from = src + s_at + o * s_o + c * s_c;
+    TV sum = 0;
+    for (I q = p; q < p + span; q++) sum += GET(from + (I)order[q] * s_k);
+    sums[item] = sum;
 }
+
+#else
+__kernel void sum_rows(__global const S* restrict x, __global const KEY* restrict keys,
+                       __global const long* restrict order, __global const S* restrict src,
+                       __global const TV* restrict sums, __global const int2* restrict bounds, __global S* restrict out,
+                       I x_at, I s_at, I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I rows, I span) {
+    const I item = get_global_id(0), first = item / cols * ROWS, c = item % cols;
+    int2 runs[ROWS];
+    for (int i = 0; i < ROWS; i++) runs[i] = bounds[rows == n ? LEAST(first + i, n - 1) : (first + i) % n];
+    for (int i = 0; i < ROWS && first + i < rows; i++) {
+        const I r = first + i, o = rows == n ? 0 : r / n, key = r - o * n, at = (r * cols + c) * V;
+#ifdef ADDS
+        TV sum = GET(x + x_at + at);
+#else
+        TV sum = 0;
+#endif
+        const int2 run = runs[i];
+        if (run.x >= 0 && run.x < count && keys[run.x] == key) {
+            __global const S* from = src + s_at + o * s_o + c * V * s_c;
+            I p = run.x, b = (p + span - 1) / span;
+            const I whole = run.y / span;
+            for (I end = b < whole ? b * span : run.y; p < end; p++) sum += GET(from + (I)order[p] * s_k);
+            if (b < whole) {
+                for (; b < whole; b++) sum += sums[b * lanes + o * cols + c];
+                for (p = whole * span; p < run.y; p++) sum += GET(from + (I)order[p] * s_k);
+            }
+        }
+        SET(out + at, sum);
+    }
+}
+#endif
 #endif
