@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.gpu_cases import Env, GpuCase, Pair
 
 ROWS = (8192, 4096)
+TABLE = (50304, 768)
 IMAGES = (32, 128, 56, 56)
 GRADIENT, CONV = ("forward", "gradient"), ("forward", "dx", "dw")
 
@@ -57,17 +58,56 @@ def turned(env: Env) -> Pair:
     )  # fmt: skip
 
 
-def dropped(env: Env) -> Pair:
+def dropped(env: Env, part: str, dtype: str = "float32") -> Pair:
     """Dropout: ours and theirs draw other numbers, so the share of zeros stands for the error."""
-    from netcl.ops.random import dropout
+    from netcl.ops.random import dropout, dropout_grad
 
-    x, torch = env.randn(*ROWS), env.torch
-    mine = env.ours(x)
+    x, torch = env.randn(*ROWS, dtype=dtype), env.torch
+    mine, kept = env.ours(x), torch.rand(*ROWS, device="cuda") < 0.5
     share = lambda y: abs(float((y == 0).double().mean()) - 0.5)  # noqa: E731
-    theirs = partial(torch.nn.functional.dropout, x, 0.5)
+    _, draw = dropout(mine, 0.5)
+    ours, theirs = {
+        "forward": (lambda: dropout(mine, 0.5)[0], partial(torch.nn.functional.dropout, x, 0.5)),
+        "gradient": (
+            lambda: dropout_grad(mine, 0.5, draw), lambda: torch.ops.aten.native_dropout_backward(x, kept, 2.0),
+        ),
+    }[part]  # fmt: skip
     return Pair(
-        lambda: dropout(mine, 0.5), theirs, lambda: (share(env.theirs(dropout(mine, 0.5)[0])), share(theirs())),
-        bytes=8.0 * x.numel(),
+        ours, theirs, lambda: (share(env.theirs(ours())), share(theirs())), bytes=2.0 * x.element_size() * x.numel()
+    )  # fmt: skip
+
+
+def drawn(env: Env, name: str, size: int = 1 << 25) -> Pair:
+    """Random numbers; the distance of their mean from the right one stands for the error."""
+    from netcl.ops import random
+
+    out = env.torch.empty(size, device="cuda")
+    ours, theirs, mean = {
+        "uniform": (random.uniform, out.uniform_, 0.5),
+        "normal": (random.normal, out.normal_, 0.0),
+        "bernoulli": (partial(random.bernoulli, p=0.25, dtype="float32"), partial(out.bernoulli_, 0.25), 0.25),
+    }[name]
+    off = lambda y: abs(float(y.double().mean()) - mean)  # noqa: E731
+    return Pair(
+        lambda: ours(env.queue, (size,)), theirs, lambda: (off(env.theirs(ours(env.queue, (size,)))), off(theirs())),
+        bytes=4.0 * size,
+    )  # fmt: skip
+
+
+def moved_along(env: Env, name: str, shape: tuple[int, ...] = (4096, 1024)) -> Pair:
+    """One element of each column by number, or elements added to their columns by number."""
+    from netcl.ops import indexing, scatter
+
+    torch, x = env.torch, env.randn(*shape)
+    index = torch.randint(0, shape[0], shape, device="cuda")
+    if name == "gather":
+        return alike(
+            env, lambda x, i: indexing.gather(x, i, 0), lambda x, i: torch.gather(x, 0, i), x, index,
+            moved=16.0 * x.numel(),
+        )  # fmt: skip
+    return alike(
+        env, lambda x, i, s: scatter.scatter_add(x, i, s, 0), lambda x, i, s: torch.scatter_add(x, 0, i, s), x, index,
+        env.randn(*shape), moved=20.0 * x.numel(),
     )  # fmt: skip
 
 
@@ -79,20 +119,23 @@ def ordered(env: Env) -> Pair:
     return alike(env, lambda x: sort(x, 1), lambda x: env.torch.sort(x, 1)[0], x, moved=8.0 * x.numel())
 
 
-def embedded(env: Env, part: str, rows: int = 50304, size: int = 768, ids: int = 8192) -> Pair:
-    """Rows of a table by number, or the gradient of the table: sums of the rows that met."""
+def embedded(env: Env, part: str, ids: int = 8192, dtype: str = "float32", often: bool = False) -> Pair:
+    """Rows of a table by number, or the gradient of the table: sums of the rows that met; `often`, as words meet."""
     from netcl.ops import indexing, scatter
 
-    torch = env.torch
-    w, index, g = env.randn(rows, size), torch.randint(0, rows, (ids,), device="cuda"), env.randn(ids, size)
+    torch, (rows, size) = env.torch, TABLE
+    w, g, index = env.randn(rows, size, dtype=dtype), env.randn(ids, size, dtype=dtype), torch.rand(ids, device="cuda")
+    index = (rows**index - 1 if often else rows * index).long()  # often: the chance of number i falls as 1 / (i + 1)
+    each = w.element_size()
     if part == "forward":
         return alike(
-            env, indexing.embedding, lambda w, i: torch.nn.functional.embedding(i, w), w, index, moved=8.0 * ids * size
+            env, indexing.embedding, lambda w, i: torch.nn.functional.embedding(i, w), w, index,
+            moved=2.0 * each * ids * size,
         )  # fmt: skip
     return alike(
         env, lambda g, i: scatter.take_grad("embedding", g, i, (rows, size), 0),
         lambda g, i: torch.zeros(rows, size, device="cuda", dtype=g.dtype).index_add_(0, i, g), g, index,
-        moved=4.0 * (rows + ids) * size,
+        moved=1.0 * each * (rows + ids) * size,
     )  # fmt: skip
 
 
@@ -175,9 +218,17 @@ CASES = (
     ),
     GpuCase("cumsum (8192,4096) axis 1", running_sum),
     GpuCase("transposed copy (8192,4096)", turned),
-    GpuCase("dropout (8192,4096)", dropped),
+    *(GpuCase(f"dropout (8192,4096) {part}", partial(dropped, part=part)) for part in GRADIENT),
+    GpuCase("dropout (8192,4096) fp16", partial(dropped, part="forward", dtype="float16")),
+    *(GpuCase(f"{name} 32M", partial(drawn, name=name)) for name in ("uniform", "normal", "bernoulli")),
     GpuCase("sort (4096,1024) axis 1", ordered),
     *(GpuCase(f"embedding 8192 of (50304,768) {part}", partial(embedded, part=part)) for part in GRADIENT),
+    *(
+        GpuCase(f"embedding {n} of (50304,768) {part} {dtype}", partial(embedded, part=part, ids=n, dtype=dtype))
+        for n, dtype in ((8192, "float16"), (65536, "float32")) for part in GRADIENT
+    ),
+    GpuCase("embedding 8192 often of (50304,768) gradient", partial(embedded, part="gradient", often=True)),
+    *(GpuCase(f"{name} (4096,1024) axis 0", partial(moved_along, name=name)) for name in ("gather", "scatter_add")),
     *(GpuCase(f"max pool 2x2 (32,128,56,56) {part}", partial(pooled, part=part)) for part in GRADIENT),
     *(GpuCase(f"depthwise 3x3 (32,128,56,56) {part}", partial(depthwise, part=part)) for part in CONV),
     GpuCase("AdamW step, 8 tensors of 42M", updated),
