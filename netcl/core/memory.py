@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,19 +31,34 @@ substitute: Callable[[BufferPool], BufferPool] | None = None  # a recording's ow
 Buffer = Any  # a pyopencl memory object, pooled or plain
 
 
-def side_queue(queue: Any) -> Any:
-    """A queue beside `queue` (or one for a context) that stays idle, for commands that make memory.
+class _Maker:
+    """Makes device memory by a queue of its own, one block at a time, so that what it sends never has to wait.
 
-    They need not wait for the work of `queue`. And NVIDIA's driver, 580.159, ends the process when a migration, by
-    which pyopencl makes sure of new memory, comes behind a command that waits for an event.
+    pyopencl makes sure of new memory by a migration. Sent behind a command that waits for an event, that ended the
+    process in NVIDIA's driver (580.159); and new memory need not wait for the work of a queue.
     """
-    if isinstance(queue, cl.Context):
-        return cl.CommandQueue(queue)
+
+    def __init__(self, context: Any, device: Any) -> None:
+        self.queue, self.lock = cl.CommandQueue(context, device), threading.Lock()
+        self.allocator = ImmediateAllocator(self.queue)
+
+    def allocate(self, pool: Any, nbytes: int) -> Buffer:
+        """A block of `pool`, which is on the device by then."""
+        with self.lock:
+            before = pool.managed_bytes
+            block = pool.allocate(nbytes)
+            if pool.managed_bytes != before:
+                self.queue.finish()
+            return block
+
+
+def _maker_of(queue: Any) -> _Maker:
+    """The one that all pools of `queue` share."""
     state = state_of(queue)
     with state.lock:
-        if state.side is None:
-            state.side = cl.CommandQueue(queue.context, queue.device)
-        return state.side
+        if state.maker is None:
+            state.maker = _Maker(queue.context, queue.device)
+        return state.maker  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -116,6 +132,7 @@ class BufferPool:
     queue: Any
     device: Any
     _pool: Any
+    _make: Callable[[int], Buffer]
 
     def __init__(self, queue: Any, max_cached_bytes: int | None = None) -> None:
         """Args: queue: a queue or a context. max_cached_bytes: most idle bytes to keep (no limit when None)."""
@@ -123,14 +140,16 @@ class BufferPool:
         self._requests = self._freed = 0
         if isinstance(queue, CPUQueue):
             self.context, self.queue, self.device, self._pool, self._limit = None, queue, None, _HostMemory(), 1 << 62
+            self._make = self._pool.allocate
             return
         process.check()
         process.mark_started()
         self.context = queue if isinstance(queue, cl.Context) else queue.context
         self.queue = None if isinstance(queue, cl.Context) else queue
         self.device = self.context.devices[0] if self.queue is None else queue.device
-        self._side = side_queue(queue)
-        self._pool = MemoryPool(ImmediateAllocator(self._side))
+        maker = _Maker(self.context, self.device) if self.queue is None else _maker_of(queue)
+        self._pool = MemoryPool(maker.allocator)
+        self._make = partial(maker.allocate, self._pool)
         self._limit = self.device.max_mem_alloc_size
 
     def buffer(self, nbytes: int) -> Buffer:
@@ -139,24 +158,16 @@ class BufferPool:
             return other.buffer(nbytes)
         self._requests += 1
         try:
-            return self._allocate(nbytes or 4)
+            return self._make(nbytes or 4)
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as error:
             return self._retry(nbytes, error)
-
-    def _allocate(self, nbytes: int) -> Buffer:
-        pool = self._pool
-        before = pool.managed_bytes
-        block = pool.allocate(nbytes)
-        if pool.managed_bytes != before and self.context is not None:
-            self._side.finish()  # a new block is on the device before `queue` uses it
-        return block
 
     def _retry(self, nbytes: int, error: Exception) -> Buffer:
         """Free what is idle and try once more before giving up with figures."""
         if nbytes <= self._limit:
             self.free_held()
             try:
-                return self._allocate(nbytes)
+                return self._make(nbytes)
             except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as again:
                 error = again
         raise self._exhausted(nbytes) from error
@@ -222,8 +233,9 @@ class PinnedBufferPool:
     def __init__(self, queue: Any) -> None:
         process.check()
         process.mark_started()
-        self.context = queue if isinstance(queue, cl.Context) else queue.context
-        self._queue = side_queue(queue)  # mapping waits for the queue that it is sent to
+        device: Any = None if isinstance(queue, cl.Context) else queue.device
+        self.context = queue if device is None else queue.context
+        self._queue = cl.CommandQueue(self.context, device)  # mapping waits for a queue, and this one is idle
         self._free: dict[int, list[tuple[Any, Any]]] = {}
         self._lock = threading.Lock()
         self._requests = self._misses = self._active = self._total = 0

@@ -24,7 +24,7 @@ class Plans(dict[Any, Any]):
 class QueueState:
     """What belongs to one queue: its memory pools, pending host copies, the index-error flag and the device profile."""
 
-    __slots__ = ("armed", "flag", "lock", "pending", "pinned", "plans", "pool", "profile", "side", "sites", "twin")
+    __slots__ = ("armed", "flag", "lock", "maker", "pending", "pinned", "plans", "pool", "profile", "sites", "twin")
 
     def __init__(self) -> None:
         self.pool: BufferPool | None = None
@@ -35,7 +35,7 @@ class QueueState:
         self.armed = False
         self.plans = Plans()  # prepared launches by what is computed over which layouts
         self.profile: Any = None
-        self.side: Any = None  # a queue of the same device that stays idle, for what must not wait (memory.side_queue)
+        self.maker: Any = None  # what makes device memory for the pools of the queue
         self.twin: Any = None  # a queue of the same device that takes time stamps (backend/timed.py)
         self.lock = threading.RLock()
 
