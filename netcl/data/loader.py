@@ -34,8 +34,8 @@ class DataLoader:
     decoding and copying overlap with training where they let go of Python's lock, as NumPy does. The dataset is then
     used by several threads at once. What a worker raises is raised here once, in the place of its batch.
 
-    With workers and the `device_queue` of a GPU that has memory of its own, batches are put together in page-locked
-    memory and copied by a second queue while the first one computes, which waits for the copy and nothing else does.
+    For the `device_queue` of a GPU that has memory of its own, batches are put together in page-locked memory and
+    copied by a second queue while the first one computes, which waits for the copy and nothing else does.
     Memory on both sides is used again: hold on to as many batches as you need, each then takes memory of its own. CPU
     devices and GPUs that share memory with the host gain nothing by a second queue; for them the queue itself copies.
 
@@ -92,11 +92,14 @@ class DataLoader:
         self.epoch += 1
         stop = len(order) - self.batch_size + 1 if self.drop_last else len(order)
         parts = [order[start : start + self.batch_size] for start in range(0, stop, self.batch_size)]
+        feed = self._feed_of_queue()
         if self.num_workers:
-            yield from self._made_ahead(parts)
+            yield from self._made_ahead(feed, parts)
             return
         for part in parts:
-            yield self._on_device(gather(self.dataset, part, self.collate_fn))
+            batch = self._arrived(self._make(feed, part))
+            yield batch
+            del batch  # its memory is wanted
 
     def state_dict(self) -> dict[str, Any]:
         """What the next epoch's order depends on."""
@@ -108,23 +111,18 @@ class DataLoader:
 
     # -- batches made ahead ----------------------------------------------------------------------------------------
 
-    def _made_ahead(self, parts: list[np.ndarray]) -> Iterator[Any]:
+    def _made_ahead(self, feed: Feed | None, parts: list[np.ndarray]) -> Iterator[Any]:
         """The batches of `parts`, which threads make before they are asked for."""
-        feed, threads = self._feed_of_queue(), ThreadPoolExecutor(self.num_workers, "netcl-data")
-        jobs = (threads.submit(self._make, feed, number, part) for number, part in enumerate(parts))
+        threads = ThreadPoolExecutor(self.num_workers, "netcl-data")
+        jobs = (threads.submit(self._work, feed, number, part) for number, part in enumerate(parts))
         under_way: deque[Future[_Made]] = deque()
         try:
             under_way.extend(islice(jobs, self.num_workers * self.prefetch))
             while under_way:
-                made = under_way.popleft().result()
-                shipment, batch = made.pop(), made.pop()
-                if shipment is None:
-                    batch = self._on_device(batch)
-                else:
-                    shipment.deliver()
+                batch = self._arrived(under_way.popleft().result())
                 under_way.extend(islice(jobs, 1))
                 yield batch
-                del batch  # its memory is wanted
+                del batch
         finally:  # also when the loop over the batches is left early
             threads.shutdown(wait=True, cancel_futures=True)
             for future in under_way:
@@ -133,29 +131,40 @@ class DataLoader:
                     if shipment is not None:
                         shipment.drop()
 
-    def _make(self, feed: Feed | None, number: int, part: np.ndarray) -> _Made:
+    def _work(self, feed: Feed | None, number: int, part: np.ndarray) -> _Made:
         """Batch `number`, on a worker's thread."""
+        try:
+            return self._make(feed, part)
+        except Exception as error:
+            add_note(error, f"in a worker of DataLoader, making batch {number} of samples {part[:8].tolist()}")
+            raise
+
+    def _make(self, feed: Feed | None, part: np.ndarray) -> _Made:
+        """The batch of samples `part`, on its way to the device if there is a feed."""
         shipment = None if feed is None else feed.shipment()
         try:
             batch = gather(self.dataset, part, self.collate_fn, np.empty if shipment is None else shipment.empty)
             return [batch if shipment is None else _mapped(shipment.send, batch), shipment]
-        except Exception as error:
-            add_note(error, f"in a worker of DataLoader, making batch {number} of samples {part[:8].tolist()}")
+        except BaseException:
             if shipment is not None:
                 shipment.drop()
             raise
+
+    def _arrived(self, made: _Made) -> Any:
+        """The batch, as tensors if there is a queue for them."""
+        queue, shipment, batch = self.device_queue, made.pop(), made.pop()
+        if shipment is not None:
+            shipment.deliver()
+        elif queue is not None:
+            batch = _mapped(partial(Tensor.from_host, queue), batch)
+        return batch
 
     def _feed_of_queue(self) -> Feed | None:
         if self.device_queue is None or not Feed.suits(self.device_queue):
             return None
         if self.feed is None or self.feed.queue is not self.device_queue:
-            self.feed = Feed(self.device_queue, self.num_workers * self.prefetch)
+            self.feed = Feed(self.device_queue, max(1, self.num_workers * self.prefetch))
         return self.feed
-
-    def _on_device(self, batch: Any) -> Any:
-        """A batch as tensors, if there is a queue for them."""
-        queue = self.device_queue
-        return batch if queue is None else _mapped(partial(Tensor.from_host, queue), batch)
 
 
 def _mapped(send: Callable[[np.ndarray], Tensor], batch: Any) -> Any:

@@ -28,7 +28,7 @@ from netcl.runtime.capture import KernelCapture
 
 X = np.random.default_rng(0).standard_normal((50, 4, 64)).astype(np.float32)
 Y = np.arange(50, dtype=np.int32)
-WORKERS = [(1, 1), (1, 2), (3, 2)]  # threads, batches ahead of each
+WORKERS = [(0, 1), (1, 1), (1, 2), (3, 2)]  # threads, batches ahead of each
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_settings_are_checked():
 
 @pytest.mark.parametrize(("workers", "prefetch"), WORKERS)
 def test_an_epoch_moves_its_bytes_once_and_allocates_nothing_new(gpu, writes, workers, prefetch):
-    many, ahead = loader(gpu, workers, prefetch, drop_last=True), workers * prefetch
+    many, ahead = loader(gpu, workers, prefetch, drop_last=True), max(1, workers * prefetch)
     made = []
     for _ in range(4):
         writes.clear()
