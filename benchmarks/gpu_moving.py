@@ -16,6 +16,20 @@ TABLE = (50304, 768)
 IMAGES = (32, 128, 56, 56)
 GRADIENT, CONV = ("forward", "gradient"), ("forward", "dx", "dw")
 
+HALF: dict[str, Any] = {"dtype": "float16"}
+STEM: dict[str, Any] = {"shape": (32, 64, 112, 112), "window": (3, 2, 1)}  # as ResNet's
+POOLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("max", "2x2 (32,128,56,56)", {}),
+    ("max", "2x2 fp16 (32,128,56,56)", HALF),
+    ("max", "3x3/2 (32,64,112,112)", STEM),
+    ("max", "3x3/2 fp16 (32,64,112,112)", {**STEM, **HALF}),
+    ("average", "2x2 (32,128,56,56)", {}),
+)
+DEPTHWISE: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("3x3", {}), ("3x3 fp16", HALF), ("3x3/2", {"stride": 2}), ("3x3/2 fp16", {"stride": 2, **HALF}),
+    ("7x7", {"size": 7}),
+)  # fmt: skip
+
 
 def alike(env: Env, ours: Callable[..., Any], theirs: Callable[..., Any], *data: Any, moved: float) -> Pair:
     """One call of each on the same data; `moved` bytes at least. Errors against `theirs` of doubles."""
@@ -139,32 +153,53 @@ def embedded(env: Env, part: str, ids: int = 8192, dtype: str = "float32", often
     )  # fmt: skip
 
 
-def pooled(env: Env, part: str) -> Pair:
-    """Max pooling of 2x2 windows, or its gradient."""
+def pooled(
+    env: Env, part: str, kind: str = "max", shape: tuple[int, ...] = IMAGES, window: tuple[int, int, int] = (2, 2, 0),
+    dtype: str = "float32",
+) -> Pair:  # fmt: skip
+    """Pooling of windows (size, stride, padding), or its gradient; maxima with their indices, as training has them."""
     from netcl.ops import pool
 
-    torch, x = env.torch, env.randn(*IMAGES)
-    run = partial(torch.nn.functional.max_pool2d, kernel_size=2, return_indices=True)
-    if part == "forward":
-        return alike(env, lambda x: pool.max_pool2d(x, 2), lambda x: run(x)[0], x, moved=5.0 * x.numel())
-    y, their_places = run(x)
+    torch, x, functional = env.torch, env.randn(*shape, dtype=dtype), env.torch.nn.functional
+    forward, average = part == "forward", kind == "average"
+    if average:
+        y = functional.avg_pool2d(x, *window)
+    else:
+        y, their_places = functional.max_pool2d(x, *window, return_indices=True)
+    moved = x.element_size() * (x.numel() + y.numel()) + (0.0 if average else 4.0 * y.numel())
+    if forward and average:
+        return alike(
+            env, lambda x: pool.avg_pool2d(x, *window), lambda x: functional.avg_pool2d(x, *window), x, moved=moved
+        )  # fmt: skip
+    if forward:
+        return alike(
+            env, lambda x: pool.max_pool2d(x, *window, return_indices=True)[0],
+            lambda x: functional.max_pool2d(x, *window, return_indices=True)[0], x, moved=moved,
+        )  # fmt: skip
     g, mine = torch.randn_like(y), env.ours(x)
-    places = pool.max_pool2d(mine, 2, return_indices=True)[1]
-    tail = ((2, 2), (2, 2), (0, 0), (1, 1), False)
+    sizes = tuple((v, v) for v in window)
+    if average:
+        return alike(
+            env, lambda g: pool.avg_pool2d_grad(g, shape, *window),
+            lambda g: torch.ops.aten.avg_pool2d_backward(g, x.to(g.dtype), *sizes, False, True, None), g, moved=moved,
+        )  # fmt: skip
+    places = pool.max_pool2d(mine, *window, return_indices=True)[1]
+    tail = (*sizes, (1, 1), False)
     return alike(
-        env, lambda g: pool.max_pool2d_grad(g, places, x.shape, 2),
+        env, lambda g: pool.max_pool2d_grad(g, places, shape, *window),
         lambda g: torch.ops.aten.max_pool2d_with_indices_backward(g, x.to(g.dtype), *tail, their_places), g,
-        moved=5.0 * x.numel(),
+        moved=moved,
     )  # fmt: skip
 
 
-def depthwise(env: Env, part: str) -> Pair:
-    """A 3x3 convolution of each channel with filters of its own, or a gradient."""
+def depthwise(env: Env, part: str, size: int = 3, stride: int = 1, dtype: str = "float32") -> Pair:
+    """A convolution of each channel with a filter of its own, or a gradient."""
     from netcl.ops import conv
 
-    torch, (n, c, size, _) = env.torch, IMAGES
-    x, w, g = env.randn(*IMAGES), env.randn(c, 1, 3, 3), env.randn(*IMAGES)
-    how = {"padding": 1, "groups": c}
+    torch, (_, c, _, _) = env.torch, IMAGES
+    x, w = env.randn(*IMAGES, dtype=dtype), env.randn(c, 1, size, size, dtype=dtype)
+    how = {"padding": size // 2, "groups": c, "stride": stride}
+    g = torch.randn_like(torch.nn.functional.conv2d(x, w, **how))
     torch.backends.cudnn.benchmark = True
     ours, theirs, data = {
         "forward": (
@@ -179,7 +214,7 @@ def depthwise(env: Env, part: str) -> Pair:
             lambda g, x: torch.nn.grad.conv2d_weight(x, w.shape, g, **how), (g, x),
         ),
     }[part]  # fmt: skip
-    return alike(env, ours, theirs, *data, moved=8.0 * n * c * size * size)
+    return alike(env, ours, theirs, *data, moved=float(x.element_size() * (x.numel() + g.numel())))
 
 
 def updated(env: Env, sizes: tuple[int, ...] = (1 << 24, 1 << 20, 4096, 1 << 22) * 2) -> Pair:
@@ -229,7 +264,13 @@ CASES = (
     ),
     GpuCase("embedding 8192 often of (50304,768) gradient", partial(embedded, part="gradient", often=True)),
     *(GpuCase(f"{name} (4096,1024) axis 0", partial(moved_along, name=name)) for name in ("gather", "scatter_add")),
-    *(GpuCase(f"max pool 2x2 (32,128,56,56) {part}", partial(pooled, part=part)) for part in GRADIENT),
-    *(GpuCase(f"depthwise 3x3 (32,128,56,56) {part}", partial(depthwise, part=part)) for part in CONV),
+    *(
+        GpuCase(f"{kind} pool {name} {part}", partial(pooled, part=part, kind=kind, **how))
+        for kind, name, how in POOLS for part in GRADIENT
+    ),
+    *(
+        GpuCase(f"depthwise {name} (32,128,56,56) {part}", partial(depthwise, part=part, **how))
+        for name, how in DEPTHWISE for part in CONV
+    ),
     GpuCase("AdamW step, 8 tensors of 42M", updated),
 )  # fmt: skip

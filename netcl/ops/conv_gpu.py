@@ -1,9 +1,9 @@
 """Convolutions on GPUs: which kernels compute one, and the portable ones (conv_gpu.cl).
 
-Where the device has them, warpgroup matrix units take what suits them (matrix_units/conv.py). Filters of few taps are
-summed out of registers (conv_few.py). Few input channels and much to do go by products over columns (conv_columns.py),
-3x3 filters between many channels by Winograd's transforms (winograd_gpu.py). Of the portable kernels, tiles serve
-groups of many channels, and direct sums groups of few, depthwise convolutions among them.
+Groups of few channels, depthwise convolutions among them, and filters of few taps are summed out of registers
+(conv_strips.py, conv_few.py). Where the device has them, warpgroup matrix units take what suits them
+(matrix_units/conv.py). Few input channels and much to do go by products over columns (conv_columns.py), 3x3 filters
+between many channels by Winograd's transforms (winograd_gpu.py), and the rest by tiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
 from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops import conv_columns, conv_few, conv_parts, conv_residue, sources, tuning, winograd, winograd_gpu
+from netcl.ops import (
+    conv_columns,
+    conv_few,
+    conv_parts,
+    conv_residue,
+    conv_strips,
+    sources,
+    tuning,
+    winograd,
+    winograd_gpu,
+)
 from netcl.ops.conv_shape import MOST_PIXELS, Geometry
 from netcl.ops.matmul_parts import epilogue
 from netcl.ops.matrix_units import conv as units
@@ -39,9 +49,6 @@ PIXELS = (*ROWS, "conv_gpu_pixels")  # where pixels are read four at a time
 WEIGHTS_ROWS = ("conv_gpu", "conv_gpu_weights")
 GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
 LEAST_DEPTH = 256  # pixels of a split
-FEW_CHANNELS = 4  # channels of a group below which sums are direct
-DIRECT = 128  # work-items of a group of conv_direct and conv_weights_direct
-FEW = 9  # as in conv_gpu.cl
 DOUBLES = tuning.conv_tiles(16)  # the table is for floats
 
 
@@ -59,6 +66,8 @@ class Plan(NamedTuple):
 def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
     """y = activation(conv(x, w) + bias); y and w are contiguous."""
     if units.usable(g, x.dtype, x.queue) and units.attempt(lambda: units.forward(y, x, w, bias, g, activation)):
+        return
+    if conv_strips.forward(y, x, w, bias, g, activation):
         return
     if conv_few.suits(g, x.dtype):
         conv_few.forward(y, x, w, bias, g, activation, _wide(g, x, y.strides))
@@ -115,7 +124,7 @@ def _implicit_cost(g: Geometry, queue: Any) -> float:
 
 
 def _columns(g: Geometry, x: Tensor) -> bool:
-    return not _direct(g) and conv_columns.suits(g, x.dtype, x.queue)
+    return not conv_strips.suits(g) and conv_columns.suits(g, x.dtype, x.queue)
 
 
 def _forward(
@@ -141,10 +150,6 @@ def _forward_plan(
     queue, (m, q, _) = x.queue, _sizes(g)
     preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
     dims = _dims(g, x, strides, 0)
-    if _direct(g):
-        kernel = _kernel(queue, "conv_direct", g, x, strides, {}, FORWARD, preamble, more)
-        group = profile_of(queue).group(DIRECT)
-        return Plan(kernel, (-(-q // group) * group, g.o), (group, 1), _taps(queue, g, x.strides), dims)
     fours = aligned[1] and _in_place(g, x)
     row = _tiles(PIXELS if fours else ROWS, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
     more |= {
@@ -175,6 +180,8 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
     """dx of a convolution; w is contiguous."""
     if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.input_grad(dx, g, w, form)):
         return
+    if conv_strips.forward(dx, g, w, None, form, turned=True):
+        return
     if _columns(form, g):
         conv_columns.input_grad(dx, g, w, form)
     elif _by_winograd(form, g, turned=True):
@@ -184,8 +191,10 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
-    """dw of a convolution; dw is contiguous."""
+    """dw of a convolution; dw and g are contiguous."""
     if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.weight_grad(dw, g, x, form)):
+        return
+    if conv_strips.weight_grad(dw, g, x, form):
         return
     if _columns(form, g):
         return conv_columns.weight_grad(dw, g, x, form)
@@ -208,24 +217,18 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
 def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> Plan:
     """`aligned`: whether the first elements of the upstream gradient and of x lie at multiples of four."""
     queue, profile, (m, q, k) = x.queue, profile_of(x.queue), _sizes(g)
-    taps, direct = _taps(queue, g, x.strides), _direct(g)
     row = _tiles(WEIGHTS_ROWS, x.dtype, profile, m, k, q, g.groups)
-    tiles = -(-k // FEW) * g.o if direct else -(-k // row["BN"]) * -(-m // row["BM"]) * g.groups
-    group = profile.group(DIRECT)
-    step = group if direct else row["BK"]
-    wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // tiles, -(-q // LEAST_DEPTH)))
-    depth = -(-q // (wanted * step)) * step
+    tiles = -(-k // row["BN"]) * -(-m // row["BM"])
+    wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // (tiles * g.groups), -(-q // LEAST_DEPTH)))
+    depth = -(-q // (wanted * row["BK"])) * row["BK"]
     splits, dims = -(-q // depth), _dims(g, x, upstream.strides, depth)
-    if direct:
-        kernel = _kernel(queue, "conv_weights_direct", g, x, upstream.strides, {}, WEIGHTS, "", {})
-        return Plan(kernel, (-(-k // FEW) * group, g.o, splits), (group, 1, 1), taps, dims, splits)
     more = {
         "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1, "PAD": 4,
         "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded),
     }  # fmt: skip
     kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", more)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
-    return Plan(kernel, (tiles // g.groups * items, splits * g.groups), (items, 1), taps, dims, splits)
+    return Plan(kernel, (tiles * items, splits * g.groups), (items, 1), _taps(queue, g, x.strides), dims, splits)
 
 
 def _tiles(
@@ -241,10 +244,6 @@ def _sizes(g: Geometry) -> tuple[int, int, int]:
     if g.pixels > MOST_PIXELS:
         raise NetclError(f"conv2d: expected at most {MOST_PIXELS} output pixels, got {g.pixels}; split the batch.")
     return g.o // g.groups, g.pixels, g.taps
-
-
-def _direct(g: Geometry) -> bool:
-    return g.groups > 1 and min(g.c, g.o) // g.groups < FEW_CHANNELS
 
 
 def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
@@ -266,7 +265,7 @@ def _kernel(
     queue: Any, name: str, g: Geometry, x: Tensor, strides: Any, row: dict[str, int], types: Any, preamble: str,
     more: dict[str, Any],
 ) -> Kernel:  # fmt: skip
-    given = {f"USE_{name.upper()}": 1, "DIRECT": profile_of(queue).group(DIRECT), **row, **more}
+    given = {f"USE_{name.upper()}": 1, **row, **more}
     source = _text(x.dtype, _wide(g, x, strides), preamble, *sorted(given.items()))
     return get_kernel(queue, source, name, types, OPTIONS)
 

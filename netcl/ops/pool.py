@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops import pool_numpy, sources
+from netcl.ops import pool_numpy, reduction, sources, strips
 from netcl.ops.conv_shape import Pair, pair
-from netcl.ops.elementwise import contiguous
+from netcl.ops.elementwise import contiguous, div
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
@@ -70,9 +71,9 @@ def max_pool2d(
     if x.backend == "cpu":
         y, at = cpu.compute(pool_numpy.max_pool, x, form=form)
         return (y, at) if return_indices else y
-    y, at = allocate(x.queue, form.y_shape, x.dtype), allocate(x.queue, form.y_shape, INT32)
-    types = (None, None, None, INT64, INT64)
-    _launch(x.queue, "max_pool", types, form, form.out, x, (y, at, x), (y.offset, x.offset))
+    y = allocate(x.queue, form.y_shape, x.dtype)
+    at = allocate(x.queue, form.y_shape, INT32) if return_indices else y
+    _launch("max_pool", form, form.out, x, (y, at, x), (y, x), INDICES=int(return_indices))
     return (y, at) if return_indices else y
 
 
@@ -96,9 +97,7 @@ def max_pool2d_grad(
     if g.backend == "cpu":
         return cpu.compute(pool_numpy.max_pool_grad, g, indices, form=form)  # type: ignore[no-any-return]
     g, indices, dx = contiguous(g), contiguous(indices), allocate(g.queue, form.shape, g.dtype)
-    types = (None, None, None, INT64, INT64, INT64)
-    offsets = (dx.offset, g.offset, indices.offset)
-    _launch(g.queue, "max_pool_grad", types, form, form.shape[2:], dx, (dx, g, indices), offsets)
+    _launch("max_pool_grad", form, form.shape[2:], dx, (dx, g, indices), (dx, g, indices))
     return dx
 
 
@@ -210,7 +209,11 @@ def _average(
 
 
 def _adaptive(where: str, shape: Any, output_size: Any) -> Window:
-    return Window(_images(where, shape), pair(where, "output_size", output_size, 1), adaptive=True)
+    shape, out = _images(where, shape), pair(where, "output_size", output_size, 1)
+    if shape[2] % out[0] or shape[3] % out[1]:
+        return Window(shape, out, adaptive=True)
+    size = (shape[2] // out[0], shape[3] // out[1])
+    return Window(shape, out, size, size)
 
 
 def _check(where: str, form: Window, *tensors: Tensor) -> None:
@@ -227,8 +230,10 @@ def _avg(x: Tensor, form: Window) -> Tensor:
         raise DTypeError(f"avg_pool2d: expected a floating dtype, got {x.dtype}; convert with astype.")
     if x.backend == "cpu":
         return cpu.compute(pool_numpy.avg_pool, x, form=form)  # type: ignore[no-any-return]
-    y, types = allocate(x.queue, form.y_shape, x.dtype), (None, None, INT64, INT64)
-    _launch(x.queue, "avg_pool", types, form, form.out, x, (y, x), (y.offset, x.offset))
+    if _whole(form, x):
+        return reduction.mean(x, (2, 3), keepdims=True)
+    y = allocate(x.queue, form.y_shape, x.dtype)
+    _launch("avg_pool", form, form.out, x, (y, x), (y, x))
     return y
 
 
@@ -236,29 +241,43 @@ def _avg_grad(where: str, g: Tensor, form: Window) -> Tensor:
     _check(where, form, g)
     if g.backend == "cpu":
         return cpu.compute(pool_numpy.avg_pool_grad, g, form=form)  # type: ignore[no-any-return]
-    g, dx, types = contiguous(g), allocate(g.queue, form.shape, g.dtype), (None, None, INT64, INT64)
-    _launch(g.queue, "avg_pool_grad", types, form, form.shape[2:], dx, (dx, g), (dx.offset, g.offset))
+    if _whole(form, g):
+        return contiguous(div(g, form.shape[2] * form.shape[3]).expand(form.shape))
+    g, dx = contiguous(g), allocate(g.queue, form.shape, g.dtype)
+    _launch("avg_pool_grad", form, form.shape[2:], dx, (dx, g), (dx, g))
     return dx
 
 
-def _launch(
-    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, tensors: Any, offsets: Any
-) -> None:
-    """Launch a kernel of pool.cl, or its twin of pool_cpu.cl, over a result of `result` pixels per plane.
+def _whole(form: Window, x: Tensor) -> bool:
+    """Whether a GPU takes the mean of each plane, which wants many work-items a window."""
+    plain = form.out == (1, 1) and form.kernel == form.shape[2:] and form.padding == (0, 0) and not form.divisor
+    return plain and profile_of(x.queue).kind != "cpu"
 
-    `x` is the image-shaped tensor, input or gradient; `tensors` and `offsets` are the arguments.
+
+def _launch(name: str, form: Window, result: Any, x: Tensor, tensors: Any, placed: Any, **more: int) -> None:
+    """Launch a kernel of pool.cl or its twin of pool_cpu.cl or pool_gpu.cl, over a result of `result` pixels per plane.
+
+    `x` is the image-shaped tensor, input or gradient; `tensors` and the offsets of `placed` are the arguments, the
+    result and what is read first among the latter; `more` are defines.
     """
     if form.shape[0] * form.shape[1] * result[0] * result[1] == 0:
         return
-    vectors = profile_of(queue).kind == "cpu" and _has_vector_form(name, form, x)
-    plan = _plan_vectors if vectors else _plan
+    queue, offsets, plan = x.queue, [t.offset for t in placed], _plan
+    if profile_of(queue).kind != "cpu":
+        plan = _plan_strips
+    elif _has_vector_form(name, form, x):
+        plan = _plan_vectors
+    types, offset = (*(None,) * len(tensors), *(INT64,) * len(offsets)), gcd(8, *offsets)
     kernel, grid, group, dims = remember(
-        queue, (name, form, x.strides, x.dtype), lambda: plan(queue, name, types, form, result, x)
-    )
+        queue, (name, form, x.strides, x.dtype, offset, *more.values()),
+        lambda: plan(queue, name, types, form, result, x, more, placed[1], offset),
+    )  # fmt: skip
     launch(kernel, queue, grid, group, *(t.buffer for t in tensors), *offsets, dims)
 
 
-def _plan(queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor) -> Any:
+def _plan(
+    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any
+) -> Any:  # fmt: skip
     """Kernel, global and local size, and Dims of a kernel of pool.cl."""
     (n, c, h, w), (high, wide), profile = form.shape, result, profile_of(queue)
     if profile.kind == "cpu":
@@ -267,13 +286,28 @@ def _plan(queue: Any, name: str, types: Any, form: Window, result: Any, x: Tenso
         cols, rows, group = 1, 1, profile.group(GROUP)
     compute = C_NAME[compute_dtype(x.dtype)]
     lowest = "(-INFINITY)" if is_float(x.dtype) else 0  # never seen by integers: a window has an element, or no meaning
-    source = sources.load("pool.cl", S=C_NAME[x.dtype], T=compute, LOWEST=lowest, ADAPTIVE=int(form.adaptive))
+    defines = {"S": C_NAME[x.dtype], "T": compute, "LOWEST": lowest, "ADAPTIVE": int(form.adaptive), **more}
     dims = DIMS.pack(
         c, h, w, *form.out, *form.kernel, *form.stride, *form.padding, *form.dilation, *x.strides, n * c, rows, cols,
         form.with_pad, form.divisor,
     )  # fmt: skip
-    grid = (-(-wide // (cols * group)) * group, -(-n * c * high // rows))
-    return get_kernel(queue, source, name, (*types, np.dtype(f"V{DIMS.size}"))), grid, (group, 1), dims
+    grid, types = (-(-wide // (cols * group)) * group, -(-n * c * high // rows)), (*types, np.dtype(f"V{DIMS.size}"))
+    return get_kernel(queue, sources.load("pool.cl", **defines), name, types), grid, (group, 1), dims
+
+
+def _plan_strips(
+    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], read: Tensor,
+    offset: int,
+) -> Any:  # fmt: skip
+    """As `_plan`, of a kernel of pool_gpu.cl where that can do it; `offset` divides all offsets."""
+    windows, planes = (form.kernel, form.stride, form.padding, form.dilation), form.shape[:2]
+    cut = None if form.adaptive else strips.cut(windows, read, (*planes, *result), offset, name.endswith("_grad"))
+    if cut is None:
+        return _plan(queue, name, types, form, result, x, more)
+    lowest = "(-INFINITY)" if is_float(x.dtype) else np.iinfo(x.dtype if x.dtype.kind != "b" else np.uint8).min
+    defines = {f"USE_{name.upper()}": 1, "LOWEST": lowest, **cut.defines, **more}
+    kernel = get_kernel(queue, sources.load("strips.cl", "pool_gpu.cl", **defines), name, (*types, strips.RECORD))
+    return kernel, cut.grid, cut.group, cut.dims(form.shape[1], average=(form.divisor, form.with_pad))
 
 
 def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
@@ -283,7 +317,9 @@ def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
     return x.dtype not in NARROW or not name.endswith("_grad")
 
 
-def _plan_vectors(queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor) -> Any:
+def _plan_vectors(
+    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any
+) -> Any:  # fmt: skip
     """As `_plan`, of a kernel of pool_cpu.cl."""
     n, c, h, w = form.shape
     compute = C_NAME[compute_dtype(x.dtype)]
@@ -296,7 +332,7 @@ def _plan_vectors(queue: Any, name: str, types: Any, form: Window, result: Any, 
         rows, form.with_pad, form.divisor,
     )  # fmt: skip
     vector = _vector(profile_of(queue).vector * 4 // compute_dtype(x.dtype).itemsize, form)
-    source = sources.load("memory.cl", "pool_cpu.cl", S=C_NAME[x.dtype], T=compute, MT=mask, VW=vector)
+    source = sources.load("memory.cl", "pool_cpu.cl", S=C_NAME[x.dtype], T=compute, MT=mask, VW=vector, **more)
     kernel = get_kernel(queue, source, name, (*types, np.dtype(f"V{CPU_DIMS.size}")))
     return kernel, (-(-count // rows),), (1,), dims
 

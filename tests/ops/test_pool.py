@@ -115,6 +115,11 @@ MAX_CASES = {
     "whole image": ((3, 2, 5, 6), {"kernel": (5, 6)}),
     "row of 65": ((1, 1, 3, 65), {"kernel": 3, "stride": 1}),
     "many planes": ((65, 3, 4, 4), {"kernel": 2}),
+    "rows of vectors": ((2, 2, 6, 32), {"kernel": 2}),
+    "rows of vectors, 3x3 stride 2": ((1, 2, 9, 32), {"kernel": 3, "stride": 2, "padding": 1}),
+    "rows of vectors, overlapping": ((2, 1, 5, 24), {"kernel": 3, "stride": 1, "padding": 1}),
+    "large window": ((1, 2, 12, 13), {"kernel": (9, 8), "stride": 2}),
+    "long stride": ((1, 2, 20, 33), {"kernel": 2, "stride": 9}),
 }
 
 
@@ -140,6 +145,7 @@ def test_max_pool(family, case, dtype):
     assert y.dtype == x.dtype
     np.testing.assert_array_equal(y.to_host(), expected)
     np.testing.assert_array_equal(at.to_host(), places)
+    np.testing.assert_array_equal(max_pool2d(Tensor.from_host(family, x), **renamed(options)).to_host(), expected)
     if not is_float(np.dtype(dtype)):
         return
     g = values(y.shape, dtype, 1)
@@ -161,6 +167,10 @@ AVG_CASES = {
     ),
     "asymmetric": ((2, 2, 9, 13), {"kernel": (2, 5), "stride": (3, 1), "padding": (1, 2)}),
     "row of 65": ((1, 1, 3, 65), {"kernel": 3, "stride": 1}),
+    "rows of vectors": ((2, 2, 6, 32), {"kernel": 2, "padding": (0, 1)}),
+    "whole image": ((3, 2, 5, 6), {"kernel": (5, 6)}),
+    "whole image, divisor": ((3, 2, 5, 6), {"kernel": (5, 6), "divisor_override": 7}),
+    "large window": ((1, 2, 12, 13), {"kernel": (9, 8), "stride": 2}),
 }
 
 
@@ -199,9 +209,9 @@ def test_global_avg_pool(queue):
     close(global_avg_pool2d(Tensor.from_host(queue, x)), x.astype("f8").mean((2, 3), keepdims=True))
 
 
-def test_views(queue):
+def test_views(family):
     x = values((4, 6, 9, 11))
-    tensor = Tensor.from_host(queue, x)
+    tensor = Tensor.from_host(family, x)
     for view, array in (
         (tensor[:, ::2, ::-1, 1:], x[:, ::2, ::-1, 1:]),
         (tensor.transpose(2, 3), x.swapaxes(2, 3)),
@@ -213,9 +223,14 @@ def test_views(queue):
         np.testing.assert_array_equal(y.to_host(), expected)
         np.testing.assert_array_equal(at.to_host(), places)
         close(avg_pool2d(view, 3, 2, 1), avg_reference(np.ascontiguousarray(array), kernel=3, stride=2, padding=1)[0])
+    for offset in (1, 2, 8):
+        array = x.ravel()[offset : offset + 512].reshape(1, 2, 8, 32)
+        view = Tensor.from_host(family, x.ravel())[offset : offset + 512].reshape(1, 2, 8, 32)
+        close(max_pool2d(view, 3, 1, 1), max_reference(array, kernel=3, stride=1, padding=1)[0])
+        close(avg_pool2d_grad(view, (1, 2, 8, 64), (1, 2)), np.repeat(array.astype("f8"), 2, 3) / 2)
     g = values((2, 3, 4, 5), seed=1)
-    view = Tensor.from_host(queue, np.ascontiguousarray(g.swapaxes(0, 3))).transpose(0, 3)
-    same = avg_pool2d_grad(Tensor.from_host(queue, g), (2, 3, 8, 10), 2).to_host()
+    view = Tensor.from_host(family, np.ascontiguousarray(g.swapaxes(0, 3))).transpose(0, 3)
+    same = avg_pool2d_grad(Tensor.from_host(family, g), (2, 3, 8, 10), 2).to_host()
     np.testing.assert_array_equal(avg_pool2d_grad(view, (2, 3, 8, 10), 2).to_host(), same)
 
 
@@ -243,26 +258,26 @@ def test_POL_03_overlaps_add_and_ties_go_to_the_first(queue):
     np.testing.assert_array_equal(dx.ravel(), [1, 0])
 
 
-def test_special_values(queue):
+def test_special_values(family):
     x = values((1, 2, 6, 6))
     x[0, 0, 1, 1], x[0, 0, 4, 4], x[0, 1] = np.nan, -np.inf, -np.inf
     x[0, 1, 5, 5] = np.inf
-    y, at = max_pool2d(Tensor.from_host(queue, x), 3, 3, 1, return_indices=True)
+    y, at = max_pool2d(Tensor.from_host(family, x), 3, 3, 1, return_indices=True)
     expected, places = max_reference(x, kernel=3, stride=3, padding=1)
     np.testing.assert_array_equal(y.to_host(), expected)
     np.testing.assert_array_equal(at.to_host(), places)
-    y = avg_pool2d(Tensor.from_host(queue, x[:, :1]), 2).to_host()
+    y = avg_pool2d(Tensor.from_host(family, x[:, :1]), 2).to_host()
     assert np.isnan(y).sum() == 1
     assert np.isinf(y).sum() == 1
-    two_nans = Tensor.from_host(queue, np.array([[[[1, np.nan], [np.nan, 2]]]], "f4"))
+    two_nans = Tensor.from_host(family, np.array([[[[1, np.nan], [np.nan, 2]]]], "f4"))
     assert max_pool2d(two_nans, 2, return_indices=True)[1].to_host().item() == 1
 
 
-def test_NUM_10_zero_sizes(queue):
-    empty = Tensor.zeros(queue, (0, 3, 4, 4))
+def test_NUM_10_zero_sizes(family):
+    empty = Tensor.zeros(family, (0, 3, 4, 4))
     assert max_pool2d(empty, 2).to_host().shape == (0, 3, 2, 2)
     assert avg_pool2d(empty, 2).to_host().shape == (0, 3, 2, 2)
-    assert avg_pool2d_grad(Tensor.zeros(queue, (0, 3, 2, 2)), (0, 3, 4, 4), 2).to_host().shape == (0, 3, 4, 4)
+    assert avg_pool2d_grad(Tensor.zeros(family, (0, 3, 2, 2)), (0, 3, 4, 4), 2).to_host().shape == (0, 3, 4, 4)
 
 
 def test_errors_name_the_shapes(queue):

@@ -6,8 +6,7 @@
 //
 // taps[k] = (offset, row, column, offset) of the pixel that tap k reads, relative to the first one of an output pixel; the
 // offset has its low half in front. Tiles as in tile_gpu.cl: the next step is loaded into registers while this one is
-// multiplied. conv_direct and conv_weights_direct are for groups of few channels, where a tile would be nearly empty: one
-// output pixel per work-item, one filter per work-group.
+// multiplied.
 //
 //   CHECKED 0: all taps of all pixels lie inside, and the tiles' steps of k are whole.
 //   A_VEC, B_VEC 4: four elements per load; of W along k, of G and X over pixels that lie behind one another (B_VEC: filters
@@ -240,60 +239,5 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
             const int m = m0 + ROW(i), n = n0 + COLUMN(j);
             if (m < D.M && n < D.K) part[(long)m * D.K + n] = c[i][j];
         }
-}
-#endif
-
-#ifdef USE_CONV_DIRECT
-// Launch: one output element per work-item, (Q rounded up to whole groups, output channels).
-__kernel void conv_direct(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias,
-                          __global const int4* taps, long oy, long ox, long ow, long ob, const Dims D) {
-    const int q = get_global_id(0), o = get_global_id(1), g = o / (int)D.M;
-    if (q >= D.Q) return;
-    const Place to = place(q, &D);
-    const Pixel at = pixel(to, &D);
-    X += ox + g * D.C * D.xc;
-    Wt += ow + o * D.K;
-    E sum = 0;
-    for (int k = 0; k < D.K; k++) sum += LOAD(Wt, k) * tap(X, at, taps[k], &D);
-    STORE(Y, oy + o * (I)D.yc + result(to, &D), FINISH(sum, o));
-}
-#endif
-
-#ifdef USE_CONV_WEIGHTS_DIRECT
-// part (splits, output channels, K) as in conv_weights, FEW taps of one filter per group of DIRECT work-items.
-// Launch: groups (ceil(K / FEW), output channels, splits).
-#define FEW 9
-#ifndef DIRECT
-#define DIRECT 128
-#endif
-__kernel __attribute__((reqd_work_group_size(DIRECT, 1, 1))) void conv_weights_direct(
-    __global E* part, __global const S* G, __global const S* X, __global const int4* taps, long og, long ox, int groups,
-    const Dims D) {
-    __local E sums[DIRECT];
-    const int item = get_local_id(0), t0 = get_group_id(0) * FEW, o = get_group_id(1), split = get_group_id(2);
-    const int q1 = (int)min((split + 1) * D.depth, D.Q);
-    X += ox + o / (int)D.M * D.C * D.xc;
-    G += og + o * D.yc;
-    part += ((long)split * get_num_groups(1) + o) * D.K;
-    E sum[FEW];
-#pragma unroll
-    for (int t = 0; t < FEW; t++) sum[t] = 0;
-    for (int q = split * (int)D.depth + item; q < q1; q += DIRECT) {
-        const Place from = place(q, &D);
-        const Pixel at = pixel(from, &D);
-        const E gradient = LOAD(G, result(from, &D));
-#pragma unroll
-        for (int t = 0; t < FEW; t++) sum[t] += gradient * tap(X, at, taps[min(t0 + t, (int)D.K - 1)], &D);
-    }
-#pragma unroll
-    for (int t = 0; t < FEW; t++) {
-        sums[item] = sum[t];
-        for (int half_ = DIRECT / 2; half_ > 0; half_ /= 2) {
-            barrier(CLK_LOCAL_MEM_FENCE);
-            if (item < half_) sums[item] += sums[item + half_];
-        }
-        if (item == 0 && t0 + t < D.K) part[t0 + t] = sums[0];
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
 }
 #endif

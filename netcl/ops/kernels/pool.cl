@@ -5,6 +5,7 @@
 // GPUs. Launch: global = (ceil(Wr / cols), ceil(N * C * Hr / rows)) rounded up to whole groups; Hr x Wr is the result.
 // S is the storage type, T the compute type (S for integers). ADAPTIVE: windows from floor(i H / Ho) to
 // ceil((i + 1) H / Ho) instead of a fixed size.
+// INDICES: max_pool also writes where the maxima are.
 #ifndef ADAPTIVE
 #define ADAPTIVE 0
 #endif
@@ -48,7 +49,9 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
             }
         }
         STORE(Y, oy + r * D.Wo + j, best);
+#if INDICES
         At[r * D.Wo + j] = at;
+#endif
     }
 }
 

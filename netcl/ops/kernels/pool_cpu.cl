@@ -3,6 +3,10 @@
 // Each work-item takes `rows` rows of the output (forward) or planes (gradients). Launch: local = (1). Follows memory.cl.
 // V is a vector of VW of the compute type T, M the integers as wide; x has unit stride along its rows, `span` elements
 // from its first to its end. The meaning of a window is that of pool.cl.
+// INDICES: max_pool also writes where the maxima are.
+#ifndef INDICES
+#define INDICES 1
+#endif
 #define FIRST(start, step) ((start) < 0 ? (-(start) + (step) - 1) / (step) : 0)
 #define END(start, step, taps, length) \
     ((start) + ((taps) - 1) * (step) < (length) ? (taps) : (start) >= (length) ? 0 : ((length) - (start) + (step) - 1) / (step))
@@ -70,8 +74,8 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
                     }
                 }
                 SET(out + j, best);
-                if (sizeof(MT) == sizeof(int)) *(__global MU*)(place + j) = at;
-                else for (int l = 0; l < VW; l++) place[j + l] = ((const MT*)&at)[l];
+                if (INDICES && sizeof(MT) == sizeof(int)) *(__global MU*)(place + j) = at;
+                else if (INDICES) for (int l = 0; l < VW; l++) place[j + l] = ((const MT*)&at)[l];
                 j += VW;
                 continue;
             }
@@ -86,7 +90,8 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
                     at = better ? (y + u * dy) * W + x + v * dx : at;
                 }
             STORE(out, j, best);
-            place[j++] = at;
+            if (INDICES) place[j] = at;
+            j++;
         }
     }
 }
