@@ -14,7 +14,7 @@ from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
 from netcl.core.dtypes import C_NAME, INT32, INT64, NARROW, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.layout import Shape
+from netcl.core.layout import Shape, size_of
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import pool_numpy, reduction, sources, strips
@@ -23,7 +23,7 @@ from netcl.ops.elementwise import contiguous, div
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
-DIMS = struct.Struct("22q")  # Dims of pool.cl
+DIMS = {"int": struct.Struct("22i"), "long": struct.Struct("22q")}  # Dims of pool.cl, by the type of sizes
 CPU_DIMS = struct.Struct("21q")  # Dims of pool_cpu.cl
 GRAIN = 4096  # elements of the result per work-item on CPU devices
 GROUP = 64
@@ -281,17 +281,21 @@ def _plan(
     """Kernel, global and local size, and Dims of a kernel of pool.cl."""
     (n, c, h, w), (high, wide), profile = form.shape, result, profile_of(queue)
     if profile.kind == "cpu":
-        cols, rows, group = wide, max(1, GRAIN // wide), 1
+        cols, rows, group, sizes = wide, max(1, GRAIN // wide), 1, "long"
     else:
-        cols, rows, group = 1, 1, profile.group(GROUP)
+        cols, rows, group, sizes = 1, 1, profile.group(GROUP), "int"
+    reach = sum(abs(s) * length for s, length in zip(x.strides, x.shape))
+    products = ((h + 1) * (form.out[0] + 1), (w + 1) * (form.out[1] + 1))
+    if max(size_of(form.shape), size_of(form.y_shape), reach, *products, form.divisor) >= 1 << 30:
+        sizes = "long"
     compute = C_NAME[compute_dtype(x.dtype)]
     lowest = "(-INFINITY)" if is_float(x.dtype) else 0  # never seen by integers: a window has an element, or no meaning
-    defines = {"S": C_NAME[x.dtype], "T": compute, "LOWEST": lowest, "ADAPTIVE": int(form.adaptive), **more}
-    dims = DIMS.pack(
+    defines = {"S": C_NAME[x.dtype], "T": compute, "I": sizes, "LOWEST": lowest, "ADAPTIVE": int(form.adaptive), **more}
+    dims = DIMS[sizes].pack(
         c, h, w, *form.out, *form.kernel, *form.stride, *form.padding, *form.dilation, *x.strides, n * c, rows, cols,
         form.with_pad, form.divisor,
     )  # fmt: skip
-    grid, types = (-(-wide // (cols * group)) * group, -(-n * c * high // rows)), (*types, np.dtype(f"V{DIMS.size}"))
+    grid, types = (-(-wide // (cols * group)) * group, -(-n * c * high // rows)), (*types, np.dtype(f"V{len(dims)}"))
     return get_kernel(queue, sources.load("pool.cl", **defines), name, types), grid, (group, 1), dims
 
 

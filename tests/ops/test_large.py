@@ -11,7 +11,7 @@ from netcl.core.device import manager
 from netcl.core.dtypes import FLOAT32, INT64
 from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import batch_norm, chain, fold, reduction, rows
+from netcl.ops import batch_norm, chain, fold, reduction, rows, strips
 from netcl.ops import elementwise as E
 from netcl.ops.indexing import take
 from netcl.ops.matmul import matmul
@@ -143,3 +143,14 @@ def test_batch_norm_counts_past_the_end(posing, size):
     splits, chunk = batch_norm._splits(1, 1, across, sizes, profile)
     last = splits * chunk + batch_norm.KEPT * sizes["LANES"] + batch_norm.GROUP
     assert index == INT64 or last * sizes["VEC"] < 1 << 31
+
+
+@pytest.mark.parametrize(("images", "wide"), [(1 << 17, False), (1 << 18, True)])
+def test_strips_of_many_rows_take_long_positions(posing, images, wide):
+    """Of 2^13 pixels an image: the result reaches 2^31, or rows that are read do behind the last one."""
+    x = Tensor(None, (images, 1, 64, 128), (8192, 8192, 128, 1), 0, FLOAT32, posing)
+    windows = ((3, 3), (1, 1), (1, 1), (1, 1))
+    for turned in (False, True):
+        assert strips.cut(windows, x, x.shape, 0, turned).defines["I"] == ("long" if wide else "int")
+    last = Tensor(None, ((1 << 18) - 1, 1, 64, 128), (8192, 8192, 128, 1), 0, FLOAT32, posing)
+    assert strips.cut(((3, 3), (64, 1), (1, 1), (1, 1)), last, (1, 1, 1, 128), 0).defines["I"] == "long"

@@ -3,25 +3,24 @@
 //
 // A work-item computes `cols` elements of each of `rows` rows of the result: whole rows on CPU devices, one element on
 // GPUs. Launch: global = (ceil(Wr / cols), ceil(N * C * Hr / rows)) rounded up to whole groups; Hr x Wr is the result.
-// S is the storage type, T the compute type (S for integers). ADAPTIVE: windows from floor(i H / Ho) to
-// ceil((i + 1) H / Ho) instead of a fixed size.
-// INDICES: max_pool also writes where the maxima are.
+// S is the storage type, T the compute type (S for integers), I the type of sizes and offsets. ADAPTIVE: windows from
+// floor(i H / Ho) to ceil((i + 1) H / Ho) instead of a fixed size. INDICES: max_pool also writes where the maxima are.
 #ifndef ADAPTIVE
 #define ADAPTIVE 0
 #endif
 
 typedef struct {
-    long C, H, W, Ho, Wo, KH, KW, sy, sx, py, px, dy, dx, xn, xc, xh, xw, planes, rows, cols, with_pad, divisor;
+    I C, H, W, Ho, Wo, KH, KW, sy, sx, py, px, dy, dx, xn, xc, xh, xw, planes, rows, cols, with_pad, divisor;
 } Dims;
 
 // For every (plane, i, j) of this work-item in a result of `high` x `wide`; r = plane * high + i.
 #define EACH(high, wide)                                                                             \
-    long c0 = get_global_id(0) * D.cols, c1 = min(c0 + D.cols, (wide));                              \
-    long r0 = get_global_id(1) * D.rows, r1 = min(r0 + D.rows, D.planes * (high));                   \
-    for (long r = r0; r < r1; r++)                                                                   \
-        for (long j = c0, plane = r / (high), i = r - plane * (high); j < c1; j++)
+    I c0 = (I)get_global_id(0) * D.cols, c1 = min(c0 + D.cols, (wide));                              \
+    I r0 = (I)get_global_id(1) * D.rows, r1 = min(r0 + D.rows, D.planes * (high));                   \
+    for (I r = r0; r < r1; r++)                                                                      \
+        for (I j = c0, plane = r / (high), i = r - plane * (high); j < c1; j++)
 
-static inline long plane_of(long plane, const Dims* D) { return plane / D->C * D->xn + plane % D->C * D->xc; }
+static inline I plane_of(I plane, const Dims* D) { return plane / D->C * D->xn + plane % D->C * D->xc; }
 
 // First tap of a window at `start` (may be negative) that is inside, and the first from `end` on that is not.
 static inline int first_tap(int start, int step) { return start < 0 ? (-start + step - 1) / step : 0; }
@@ -66,7 +65,7 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
 // dx = sum of g over the windows whose maximum lies here. G and At are (planes, Ho, Wo), contiguous; dx too.
 __kernel void max_pool_grad(__global S* dX, __global const S* G, __global const int* At, long od, long og, long oa,
                             const Dims D) {
-    long reach_y = (D.KH - 1) * D.dy + 1, reach_x = (D.KW - 1) * D.dx + 1;
+    I reach_y = (D.KH - 1) * D.dy + 1, reach_x = (D.KW - 1) * D.dx + 1;
     EACH(D.H, D.W) {
         COVER(y0, y1, i, D.H, D.Ho, reach_y, D.sy, D.py)
         COVER(x0, x1, j, D.W, D.Wo, reach_x, D.sx, D.px)
@@ -74,7 +73,7 @@ __kernel void max_pool_grad(__global S* dX, __global const S* G, __global const 
         ACC sum = 0;
         for (int y = y0; y <= y1; y++)
             for (int x = x0; x <= x1; x++) {
-                long w = (plane * D.Ho + y) * D.Wo + x;
+                I w = (plane * D.Ho + y) * D.Wo + x;
                 if (At[oa + w] == here) sum += LOAD(G, og + w);
             }
         STORE(dX, od + r * D.W + j, sum);
@@ -89,7 +88,7 @@ __kernel void max_pool_grad(__global S* dX, __global const S* G, __global const 
 #define WINDOW(a, b, count, i, H, Ho, k, s, p)                                    \
     int a = (i) * s - p, b = min(a + k, H + p), count = b - a;                    \
     a = max(a, 0);                                                                \
-    b = min((long)b, H);                                                          \
+    b = min((I)b, H);                                                          \
     if (!D.with_pad) count = b - a;
 #endif
 
