@@ -190,6 +190,16 @@ def _matmul(name: str, target: float | None, *sizes: int, **how: Any) -> GpuCase
 
 
 IMAGES = ((32, 64, 56), (32, 128, 28))  # batch, channels and size of convolutions that go two ways
+DIRECT = (  # batch, channels, size, output channels, filter and stride of convolutions without transforms
+    (32, 64, 56, 256, 1, 1),
+    (32, 256, 56, 64, 1, 1),
+    (32, 256, 14, 1024, 1, 1),
+    (32, 512, 7, 2048, 1, 1),
+    (32, 512, 14, 1024, 1, 2),
+    (32, 128, 56, 128, 3, 2),
+    (32, 64, 28, 64, 5, 1),
+    (32, 3, 224, 64, 7, 2),
+)
 
 CASES = (
     *(_matmul(f"fp32 high {n}", t, n, n, n) for n, t in ((512, None), (1024, 1.1), (2048, None))),
@@ -235,6 +245,14 @@ CASES = (
         case
         for n, c, size in (*IMAGES, (32, 256, 14), (32, 512, 7), (8, 64, 224), (128, 64, 32), (1, 64, 56))
         for case in _convs(f"portable 3x3 {n}x{c}x{size} {c} fp32", (None, None, None), n, c, size, c, 3, units=False)
+    ),
+    *(
+        case
+        for n, c, size, o, k, stride in DIRECT
+        for case in _convs(
+            f"portable {k}x{k}{f'/{stride}' if stride > 1 else ''} {n}x{c}x{size} {o} fp32", (None, None, None),
+            n, c, size, o, k, stride=stride, units=False,
+        )
     ),
     *_convs("portable 3x3 32x64x56 64 fp16", (None, None, None), 32, 64, 56, 64, 3, dtype="float16", units=False),
     *(
