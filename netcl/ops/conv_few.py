@@ -23,13 +23,15 @@ from netcl.runtime.cache import get_kernel
 DIMS = struct.Struct("8q12i")  # Dims of conv_few.cl
 TYPES = (*(None,) * 4, *(INT64,) * 4, np.dtype(f"V{DIMS.size}"))
 OPTIONS = ("-cl-mad-enable",)
-TAPS = 64  # most taps of a filter
+TAPS = 64  # most taps of a filter,
+CHANNELS = 32  # and of one of a single pixel, for which tiles load four pixels at a time
 HELD = 128  # input pixels that a work-item keeps in registers
 
 
 def suits(g: Geometry, dtype: DType) -> bool:
     """Whether filters are small enough."""
-    return g.groups == 1 and 0 < g.taps <= TAPS and dtype != FLOAT64 and g.pixels <= MOST_PIXELS
+    most = CHANNELS if g.kh == g.kw == 1 else TAPS
+    return g.groups == 1 and 0 < g.taps <= most and dtype != FLOAT64 and g.pixels <= MOST_PIXELS
 
 
 def forward(

@@ -224,7 +224,7 @@ def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, 
     splits, dims = -(-q // depth), _dims(g, x, upstream.strides, depth)
     more = {
         "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1, "PAD": 4,
-        "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded),
+        "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded), "PART_VEC": 1 if k % 4 else 4,
     }  # fmt: skip
     kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", more)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])

@@ -51,8 +51,12 @@ def _tiles(bytes_per_k: int) -> Footprint:
 
 
 def conv_tiles(bytes_per_k: int) -> Footprint:
-    """The same with lines of local memory that are padded, and four integers for each tap of two steps."""
-    local = lambda p: p["BK"] * (bytes_per_k * (p["BM"] + p["BN"] + 8) + 32)  # noqa: E731
+    """The same with padded lines, room for a line of sums, and four integers a tap of two steps."""
+
+    def local(p: Row) -> int:
+        sums = bytes_per_k // 2 * (p["BM"] // p["RM"]) * (p["BN"] + 16)
+        return bytes_per_k * p["BK"] * (p["BM"] + 4) + max(bytes_per_k * p["BK"] * (p["BN"] + 4), sums) + 32 * p["BK"]
+
     return replace(_tiles(bytes_per_k), local=local)
 
 

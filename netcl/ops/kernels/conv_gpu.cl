@@ -10,7 +10,7 @@
 //
 //   CHECKED 0: all taps of all pixels lie inside, and the tiles' steps of k are whole.
 //   A_VEC, B_VEC 4: four elements per load; of W along k, of G and X over pixels that lie behind one another (B_VEC: filters
-//   of one tap that take every pixel). Y_VEC: four pixels per store.
+//   of one tap that take every pixel). Y_VEC: four pixels per store. PART_VEC: four taps.
 //
 // E is the compute type, S the storage type; sums stay in E. USE_<KERNEL> picks the kernel of a program: drivers compile all
 // that they see, and some count the local memory of all.
@@ -50,28 +50,25 @@ static inline Place further(Place at, Place step, const Dims* D) {
 // Where it lies in Y (or G).
 static inline I result(Place at, const Dims* D) { return at.n * (I)D->yn + at.i * (I)D->yh + at.j * (I)D->yw; }
 
-// Where the first pixel that it reads lies in X, and that one's row and column.
+// The first pixel that it reads, and that one's row and column.
 typedef struct {
-    I in;
+    __global const S* in;
     int row, column;
 } Pixel;
-static inline Pixel pixel(Place p, const Dims* D) {
+static inline Pixel pixel(__global const S* X, Place p, const Dims* D) {
     Pixel at;
     at.row = p.i * (int)D->sy - (int)D->py;
     at.column = p.j * (int)D->sx - (int)D->px;
-    at.in = p.n * (I)D->xn + at.row * (I)D->xh + at.column * (I)D->xw;
+    at.in = X + (p.n * (I)D->xn + at.row * (I)D->xh + at.column * (I)D->xw);
     return at;
 }
 static inline bool inside(Pixel at, int4 t, const Dims* D) {
-    return !CHECKED || ((uint)at.row + (uint)t.y < (uint)D->H && (uint)at.column + (uint)t.z < (uint)D->W);
+    return !CHECKED | ((uint)at.row + (uint)t.y < (uint)D->H) & ((uint)at.column + (uint)t.z < (uint)D->W);
 }
-static inline I source(Pixel at, int4 t) { return at.in + (I)as_long((int2)(t.x, t.w)); }
-static inline E tap(__global const S* X, Pixel at, int4 t, const Dims* D) {
-    return inside(at, t, D) ? LOAD(X, source(at, t)) : (E)0;
-}
-#define TAP(reg, at, t, in) \
-    if (B_VEC == 4) (reg) = (in) && inside(at, t, &D) ? LOAD4(X, source(at, t)) : (E4)(0); \
-    else (reg).s0 = (in) ? tap(X, at, t, &D) : (E)0;
+static inline I offset(int4 t) { return (I)as_long((int2)(t.x, t.w)); }
+#define TAP(reg, at, t, in_k) \
+    if (B_VEC == 4) (reg) = (in_k) & inside(at, t, &D) ? LOAD4((at).in, offset(t)) : (E4)(0); \
+    else (reg).s0 = (in_k) & inside(at, t, &D) ? LOAD((at).in, offset(t)) : (E)0;
 
 // Of `n` places a work-item's loads see so many different ones, in turn. ALL: no load falls beside the tile.
 #define PERIOD(n, loads) (WG % (n) == 0 ? 1 : (n) % WG == 0 ? (n) / WG : (loads))
@@ -80,10 +77,12 @@ static inline E tap(__global const S* X, Pixel at, int4 t, const Dims* D) {
 #ifdef USE_CONV
 // Taps behind the last of a whole step, and of one step more, are there and lie outside.
 // Launch: groups (tiles of Q * tiles of M, groups of channels).
+#define LINE (BN + 16)  // of sums on their way out
+#define SPARE (2 * BK * PITCH(BN) > GM * LINE ? 2 * BK * PITCH(BN) : GM * LINE)    // of B's tiles, or of lines
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
     __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, __global const int4* taps, long oy,
     long ox, long ow, long ob, const Dims D) {
-    __local __attribute__((aligned(64))) E As[2 * BK * PITCH(BM)], Bs[2 * BK * PITCH(BN)];
+    __local __attribute__((aligned(64))) E As[2 * BK * PITCH(BM)], Bs[SPARE];
     __local int4 table[2 * BK];
     const int item = get_local_id(0), tiles_m = (int)((D.M + BM - 1) / BM), tile = get_group_id(0), g = get_group_id(1);
     const int m0 = tile % tiles_m * BM, q0 = tile / tiles_m * BN, k1 = D.K;
@@ -95,7 +94,10 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
 #define AHEAD ((BK + WG - 1) / WG)
     Pixel at[COLUMNS];
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++) at[i] = pixel(place(min(q0 + ROW_OF(i, BN, B_VEC, 0), (int)D.Q - B_VEC), &D), &D);
+    for (int i = 0; i < COLUMNS; i++) {
+        const int q = min(q0 + ROW_OF(i, BN, B_VEC, 0), (int)D.Q - B_VEC);
+        at[i] = pixel(X, place(q, &D), &D);
+    }
 #define GATHER(table) \
     _Pragma("unroll") for (int i = 0; i < COUNT(BN, B_VEC); i++) { \
         const int k = K_OF(i, BN, B_VEC, 0); \
@@ -135,14 +137,12 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }
-    const Place one = {0, 0, 1};
+#if Y_VEC == 4 && PN == 4
 #pragma unroll
     for (int j = 0; j < RN; j += PN) {
         const int q = q0 + COLUMN(j);
-        Place to = place(q, &D);
-#if Y_VEC == 4 && PN == 4
-        const I start = result(to, &D);
         if (q >= D.Q) continue;
+        const I to = result(place(q, &D), &D);
 #pragma unroll
         for (int i = 0; i < RM; i++) {
             const int m = m0 + ROW(i);
@@ -152,22 +152,43 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
             four.s1 = FINISH(c[i][j + 1], g * D.M + m);
             four.s2 = FINISH(c[i][j + 2], g * D.M + m);
             four.s3 = FINISH(c[i][j + 3], g * D.M + m);
-            STORE4(Y, start + m * (I)D.yc, four);
+            STORE4(Y, to + m * (I)D.yc, four);
         }
+    }
+#else   // through local memory, STAGE rows of every work-item at a time, for neighbours to store neighbouring pixels
+#define STAGE (SPARE / (GM * LINE) > RM ? RM : SPARE / (GM * LINE))
+    I to[PERIOD(BN, RN)];
+#pragma unroll
+    for (int e = 0; e < PERIOD(BN, RN); e++) to[e] = result(place(q0 + (item + e * WG) % BN, &D), &D);
+#pragma unroll
+    for (int first = 0; first < RM; first += STAGE) {
+#pragma unroll
+        for (int s = 0; s < STAGE; s++) {
+            if (first + s >= RM) continue;
+            __local E* line = Bs + (s * GM + y) * LINE;
+#pragma unroll
+            for (int j = 0; j < RN; j += PN) {
+#if PN == 4
+                *(__local E4*)(line + COLUMN(j)) =
+                    (E4)(c[first + s][j], c[first + s][j + 1], c[first + s][j + 2], c[first + s][j + 3]);
 #else
 #pragma unroll
-        for (int e = 0; e < PN; e++) {
-            const I start = result(to, &D);
-            to = further(to, one, &D);
-            if (q + e >= D.Q) continue;
-#pragma unroll
-            for (int i = 0; i < RM; i++) {
-                const int m = m0 + ROW(i);
-                if (m < D.M) STORE(Y, start + m * (I)D.yc, FINISH(c[i][j + e], g * D.M + m));
+                for (int e = 0; e < PN; e++) line[COLUMN(j + e)] = c[first + s][j + e];
+#endif
             }
         }
-#endif
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int s = 0; s < STAGE && first + s < RM; s++)
+#pragma unroll
+            for (int e = 0; e < RN; e++) {
+                const int n = (item + e * WG) % BN, r = (item + e * WG) / BN, i = first + s;
+                const int m = m0 + (i / PM * GM + r) * PM + i % PM;
+                const E sum = Bs[(s * GM + r) * LINE + n];
+                if (m < D.M && q0 + n < D.Q) STORE(Y, to[e % PERIOD(BN, RN)] + m * (I)D.yc, FINISH(sum, g * D.M + m));
+            }
+        barrier(CLK_LOCAL_MEM_FENCE);
     }
+#endif
 }
 #endif
 
@@ -208,7 +229,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
     } \
     _Pragma("unroll") for (int i = 0; i < COUNT(BN, B_VEC); i++) { \
         const bool in = k0 + K_OF(i, BN, B_VEC, 1) < k1; \
-        const Pixel at = pixel(b_at[i % B_SPOTS], &D); \
+        const Pixel at = pixel(X, b_at[i % B_SPOTS], &D); \
         TAP(b_next[i], at, columns[i], in) \
     } \
     _Pragma("unroll") for (int i = 0; i < A_SPOTS; i++) a_at[i] = further(a_at[i], step, &D); \
@@ -235,9 +256,17 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
 #pragma unroll
     for (int i = 0; i < RM; i++)
 #pragma unroll
-        for (int j = 0; j < RN; j++) {
+        for (int j = 0; j < RN; j += PN) {
             const int m = m0 + ROW(i), n = n0 + COLUMN(j);
-            if (m < D.M && n < D.K) part[(long)m * D.K + n] = c[i][j];
+            __global E* to = part + (long)m * D.K + n;
+            if (m >= D.M) continue;
+#if PART_VEC == 4 && PN == 4
+            if (n < D.K) *(__global E4*)to = (E4)(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
+#else
+#pragma unroll
+            for (int e = 0; e < PN; e++)
+                if (n + e < D.K) to[e] = c[i][j + e];
+#endif
         }
 }
 #endif
