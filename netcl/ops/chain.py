@@ -16,7 +16,7 @@ from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import Kernel
 from netcl.core.backend.prepared import Run, prepare
-from netcl.core.dtypes import BOOL, INT32, INT64, NARROW, DType, compute_dtype
+from netcl.core.dtypes import BOOL, INT32, INT64, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
@@ -25,6 +25,7 @@ from netcl.ops.broadcast import collapse
 from netcl.ops.render import (
     MAP_CPU,
     MAP_GPU,
+    STEPPED,
     Chain,
     Form,
     Line,
@@ -45,6 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 CHUNK = 8192  # elements per work-item on a CPU device
+SQUARE = 8  # least sides of what is worth turning in blocks
 TURNED = 32  # columns of an item where neighbours in memory lie in other rows: their lines stay in the caches
 GROUP = 256  # work-items per group on a GPU
 START = ~((1 << 28) - 8)  # of an offset, what plans depend on: where in a vector of eight, in which 2^28 elements
@@ -126,6 +128,11 @@ def is_aligned(tensors: Sequence[Tensor], strides: Sequence[Shape], width: int =
     return all(t.offset % width == 0 for t in tensors) and all(s % width == 0 for steps in strides for s in steps[:-1])
 
 
+def is_short(operands: Sequence[Operand]) -> bool:
+    """Whether vectors of eight are no more than 16 bytes."""
+    return all(x.access == "repeat" or (x.access != "strided" and x.dtype.itemsize <= 2) for x in operands)
+
+
 class Walk(NamedTuple):
     """How a map meets its operands: the text's form, the walk's lengths, and each operand's strides along it."""
 
@@ -149,10 +156,11 @@ def _plan(
     _, form, lengths, strides = _walk(shape, compute, dtypes, tensors, out, queue)
     rows, cols = layout.size_of(lengths[:-1]), lengths[-1]
     chunk = TURNED if any(is_turned(s) for s in strides) else CHUNK
-    global_size, local_size, extra = _geometry(form, rows, cols, chunk, profile_of(queue).group(GROUP))
+    high, group = (1, *lengths)[-2], profile_of(queue).group(GROUP)
+    global_size, local_size, extra = _geometry(form, rows, high, cols, chunk, group)
     operands = (*form.inputs, *form.outputs)
     constants = [step for s in strides for step in s[:-1]]
-    constants += [s[-1] for s, x in zip(strides, operands, strict=True) if x.access == "strided"]
+    constants += [s[-1] for s, x in zip(strides, operands, strict=True) if x.access in STEPPED]
     constants += [*lengths[1:-1], rows, cols, *extra]
     kernel, shapes = _kernel(queue, chain, form), (shape,) * len(dtypes)
     geometry = (global_size, local_size, constants)
@@ -171,20 +179,28 @@ def _walk(
 ) -> Walk:
     steps = [layout.expand_strides(t.shape, t.strides, shape) for t in tensors]
     steps += [layout.contiguous_strides(shape)] * len(dtypes) if out is None else [o.strides for o in out]
+    profile = profile_of(queue)
+    plain = profile.kind == "cpu"
+    if out is not None and not plain:  # neighbours in the result are neighbours in the walk
+        order = sorted(range(len(shape)), key=lambda a: -abs(out[0].strides[a]))
+        shape, steps = tuple(shape[a] for a in order), [tuple(s[a] for a in order) for s in steps]
     lengths, strides = collapse(shape, tuple(steps))
     if lengths == (1,):  # a single element: walk it as a vector axis, whatever the strides were
         strides = tuple((1,) for _ in strides)
-    profile = profile_of(queue)
-    plain = profile.kind == "cpu"
+    turned = None if plain else _turned_axis(lengths, strides, len(tensors))
+    if turned is not None:
+        lengths, strides = _before_last(lengths, turned), tuple([_before_last(s, turned) for s in strides])
     known = (*tensors, *(out or ()))
     wide = plain or layout.size_of(shape) >= FAR or any(reach(t) >= FAR for t in known)
     accesses = [access_of(s[-1]) for s in strides]
+    if turned is not None:
+        accesses = ["turned" if a == "strided" and s[-2] == 1 else a for a, s in zip(accesses, strides, strict=True)]
     accesses[len(tensors) :] = ["vector" if a == "vector" else "strided" for a in accesses[len(tensors) :]]
     operands = [Operand(t, a) for t, a in zip((*(t.dtype for t in tensors), *dtypes), accesses, strict=True)]
     inputs, outputs = tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :])
-    aligned = not plain and is_aligned(known, strides)
-    short = all(x.access == "repeat" or (x.access == "vector" and x.dtype in NARROW) for x in operands)
-    eights = aligned and short and is_aligned(known, strides, 8)
+    along = [(*s[:-2], s[-1], s[-2]) if a == "turned" else s for a, s in zip(accesses, strides, strict=True)]
+    aligned = not plain and is_aligned(known, along)
+    eights = aligned and is_short(operands) and is_aligned(known, along, 8)
     row = lengths[-1] if len(lengths) > 1 else 0
     stream = out is None and all(is_streamed(profile, shape, row, d, compute) for d in dtypes)
     form = Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned, profile.vector, stream, eights=eights)
@@ -202,8 +218,21 @@ def is_turned(strides: Shape) -> bool:
     return len(strides) > 1 and 0 < abs(strides[-2]) < abs(strides[-1])
 
 
+def _turned_axis(lengths: Shape, strides: Sequence[Shape], inputs: int) -> int | None:
+    """The axis along which an input that lies across a contiguous result is contiguous itself, if both are long."""
+    if len(lengths) < 2 or lengths[-1] < SQUARE or any(s[-1] != 1 for s in strides[inputs:]):
+        return None
+    axes = [a for s in strides[:inputs] if s[-1] not in (0, 1) for a, step in enumerate(s) if step == 1]
+    return next((a for a in axes if lengths[a] >= SQUARE), None)
+
+
+def _before_last(items: Shape, axis: int) -> Shape:
+    """`items` with the one of `axis` moved to the last but one place."""
+    return (*items[:axis], *items[axis + 1 : -1], items[axis], items[-1])
+
+
 def _geometry(
-    form: Form, rows: int, cols: int, chunk: int, group: int
+    form: Form, rows: int, high: int, cols: int, chunk: int, group: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Global size, local size, and the CPU loop's (rows per item, columns per item, at most `chunk`)."""
     if form.plain:
@@ -213,6 +242,8 @@ def _geometry(
         items: tuple[int, ...] = (columns,) if form.rank == 0 else (columns, -(-rows // step))
         return items, (1,) * len(items), (step, chunk)
     vectors = rows * -(-cols // form.width)
+    if any(x.access == "turned" for x in form.inputs):
+        vectors = rows // high * -(-high // (form.across * form.width)) * form.across * -(-cols // form.width)
     return (-(-vectors // group) * group,), (group,), ()
 
 

@@ -1,8 +1,9 @@
 """The text of chains of elementwise lines: OpenCL C that loads, computes and stores vectors, or a Python function.
 
 Launch geometry of maps. CPU devices: local size 1, each work-item walks a block of about CHUNK elements in vectors of
-8. GPUs: one vector of 4 per work-item, or of 8 where elements of 16 bits allow it: 16 bytes per access. The text holds
-no sizes, only ranks and access patterns, so that a new shape reuses the program.
+8. GPUs: one vector of 4 per work-item, or of 8 of elements of at most 16 bits: 16 bytes per access; a square of vectors
+where an input lies across the result. The text holds no sizes, only ranks and access patterns, so that a new shape
+reuses the program.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from netcl.ops.sources import NARROW
 Line = tuple[str, str, tuple[str, ...]]  # (variable, FUNCTION, arguments: variables or numbers)
 REDUCTIONS = {"SUM": ("ADD", "0"), "MAX": ("MAXIMUM", "-inf"), "MIN": ("MINIMUM", "inf")}  # combine, start
 SHORT = 64  # elements of a row that wide vectors do not help
+STEPPED = ("strided", "turned")  # accesses whose kernels take the step along the row
 COUNT = "n"  # in a chain with row reductions: the number of elements they run over
 
 
@@ -67,10 +69,13 @@ class Chain:
 
 
 class Operand(NamedTuple):
-    """How a kernel meets one tensor: its dtype and whether its last axis is walked by vector, repeated, or strided."""
+    """How a kernel meets one tensor: its dtype and whether its last axis is walked by vector, repeated, or strided.
+
+    "turned" is strided with vectors along the axis before (a transposed view): blocks of them are turned in registers.
+    """
 
     dtype: DType
-    access: str  # "vector" (step 1), "repeat" (step 0), "strided", or "row" (an output with one element per row)
+    access: str  # "vector" (step 1), "repeat" (step 0), "strided", "turned", or "row" (an output: one per row)
 
 
 class Form(NamedTuple):
@@ -93,6 +98,11 @@ class Form(NamedTuple):
     def width(self) -> int:
         """Elements per vector: a register of floats on CPU devices, of half as many long elements; 4 or 8 on GPUs."""
         return width_of(self.compute, self.vector) if self.plain else 8 if self.eights else 4
+
+    @property
+    def across(self) -> int:
+        """Of the work-items that turn blocks so many lie along the turned operands, the next along the row."""
+        return 8 if self.aligned and not self.eights else 4
 
     @property
     def element(self) -> str:
@@ -187,11 +197,14 @@ def _as_dtype(value: Any, dtype: DType) -> np.ndarray:
 # -- loads and stores --------------------------------------------------------------------------------------------------
 
 
-def vector_load(form: Form, operand: Operand, name: str, full: bool) -> str:
-    """C text of type T that loads one vector of operand `name`; lanes past `count` are 1 when not `full`."""
+def vector_load(form: Form, operand: Operand, name: str, full: bool, at: str = "c") -> str:
+    """C text of type T that loads one vector of operand `name`; lanes past `count` are 1 when not `full`.
+
+    at: where a whole vector starts along the row.
+    """
     element, width = form.element, form.width
     if operand.access == "vector" and full:
-        pointer = f"in_{name} + p_{name} + c"
+        pointer = f"in_{name} + p_{name} + {at}"
         storage = C_NAME[operand.dtype]
         if storage in NARROW:
             text, storage = f"LOAD_{NARROW[storage]}{_lanes(form)}({pointer})", "float"
@@ -301,7 +314,7 @@ def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str
     parameters += [f"__global {C_NAME[x.dtype]}* restrict {p}" for _, p, x in operands if p.startswith("out")]
     parameters += [f"I o_{s}" for s, _, _ in operands]
     parameters += [f"I t_{s}_{axis}" for s, _, x in operands if x.access != "row" for axis in range(form.rank)]
-    parameters += [f"I i_{s}" for s, _, x in operands if x.access == "strided"]
+    parameters += [f"I i_{s}" for s, _, x in operands if x.access in STEPPED]
     parameters += [f"I d{axis}" for axis in range(1, form.rank)] + ["I rows", "I cols"]
     parameters += [f"I {g}" for g in geometry] + [f"{form.element} a_{s}" for s in chain.scalars]
     lines = [f"T {s} = (T)(a_{s});" for s in chain.scalars] + list(body)
@@ -315,7 +328,7 @@ def count_arguments(form: Form, geometry: int) -> int:
     """How many index arguments `kernel` declares."""
     operands = [x for _, _, x in form.operands]
     walked = sum(x.access != "row" for x in operands)
-    strided = sum(x.access == "strided" for x in operands)
+    strided = sum(x.access in STEPPED for x in operands)
     return len(operands) + walked * form.rank + strided + max(form.rank - 1, 0) + 2 + geometry
 
 
@@ -335,13 +348,17 @@ def render(chain: Chain, form: Form) -> str:
     index = broadcast_index_lines(form.rank, [s for s, _, _ in form.operands])
     if form.plain:
         return kernel(chain, form, MAP_CPU, _cpu_loop(index, full, part, form))
+    if any(x.access == "turned" for x in form.inputs):
+        return kernel(chain, form, MAP_GPU, _gpu_block(index, chain, part, form))
     return kernel(chain, form, MAP_GPU, _gpu_item(index, full, part, form))
 
 
-def _block(chain: Chain, form: Form, full: bool) -> list[str]:
-    """Load, compute, store one vector."""
-    loads = enumerate(zip(chain.inputs, form.inputs, strict=True))
-    lines = [f"T {v} = {vector_load(form, x, str(k), full)};" for k, (v, x) in loads]
+def _block(chain: Chain, form: Form, full: bool, turned: bool = False) -> list[str]:
+    """Load, compute, store one vector; those of turned operands lie in registers when `turned`."""
+    lines = []
+    for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True)):
+        ready = turned and x.access == "turned"
+        lines.append(f"T {v} = {f'block_{k}[y]' if ready else vector_load(form, x, str(k), full)};")
     lines += [assignment(line, form.element) for line in chain.lines]
     for k, (v, x) in enumerate(zip(chain.outputs, form.outputs, strict=True)):
         lines += vector_store(form, x, k, c_argument(v, form.element), full)
@@ -368,3 +385,30 @@ def _gpu_item(index: list[str], full: list[str], part: list[str], form: Form) ->
                  "if (r >= rows) return;", f"I c = (g - r * across) * {width};"]  # fmt: skip
     return [*place, *index, "I count = cols - c;", f"if (count >= {width}) {{", *tab(full), "} else {",
             *tab(part), "}"]  # fmt: skip
+
+
+def _gpu_block(index: list[str], chain: Chain, part: list[str], form: Form) -> list[str]:
+    """A work-item maps a square of vectors: it turns what lies across the rows, so that all accesses are vectors."""
+    width, across, high = form.width, form.across, f"d{form.rank - 1}" if form.rank > 1 else "rows"
+    place = [
+        f"I g = (I)get_global_id(0), across = (cols + {width - 1}) / {width};",
+        f"I high = {high}, down = (high + {across * width - 1}) / {across * width};",
+        f"I tile = g / {across} / across, batch = tile / down, c = (g / {across} - tile * across) * {width};",
+        f"I top = ((tile - batch * down) * {across} + g % {across}) * {width}, r = batch * high + top;",
+        "if (batch * high >= rows || top >= high) return;",
+    ]
+    down = [f"p_{s} += t_{s}_{form.rank - 1};" for s, _, _ in form.operands]
+    loads, lanes = [], [f"{j:x}" for j in range(width)]
+    for k, x in enumerate(form.inputs):
+        if x.access == "turned":
+            whole = x._replace(access="vector")
+            loads += [f"T block_{k}[{width}];", "{"]
+            for j in range(width):
+                loads.append(f"    T b{j} = {vector_load(form, whole, str(k), True, f'(c + {j}) * i_{k}')};")
+            loads += [f"    block_{k}[{y}] = (T)({', '.join(f'b{j}.s{s}' for j in range(width))});"
+                      for y, s in enumerate(lanes)] + ["}"]  # fmt: skip
+    full = [*_block(chain, form, True, True), *down]
+    return [*place, *index, "I count = cols - c;", f"if (count >= {width} && high - top >= {width}) {{", *tab(loads),
+            "    #pragma unroll", f"    for (int y = 0; y < {width}; y++) {{", *tab(tab(full)), "    }", "} else {",
+            f"    for (I y = top; y < high && y < top + {width}; y++) {{", *tab(tab([*part, *down])),
+            "    }", "}"]  # fmt: skip
