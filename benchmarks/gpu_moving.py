@@ -44,16 +44,18 @@ def alike(env: Env, ours: Callable[..., Any], theirs: Callable[..., Any], *data:
     return Pair(lambda: ours(*mine), lambda: theirs(*data), errors, bytes=moved)
 
 
-def reduced(env: Env, name: str, axis: int | None, shape: tuple[int, ...] = ROWS) -> Pair:
-    """A reduction of floats along an axis, or of all of them."""
+def reduced(env: Env, name: str, axis: Any, shape: tuple[int, ...] = ROWS, dtype: str = "float32") -> Pair:
+    """A reduction along axes, or of all elements."""
     from netcl.ops import reduction
 
-    x, torch = env.randn(*shape), env.torch
+    x, torch = env.randn(*shape, dtype=dtype), env.torch
     how = {} if axis is None else {"dim": axis}
-    their = {"sum": torch.sum, "max": torch.amax, "var": partial(torch.var, correction=0), "argmax": torch.argmax}[name]
-    return alike(
-        env, lambda x: getattr(reduction, name)(x, axis), lambda x: their(x, **how), x, moved=4.0 * x.numel()
-    )  # fmt: skip
+    their = {
+        "sum": torch.sum, "mean": torch.mean, "max": torch.amax, "var": partial(torch.var, correction=0),
+        "argmax": torch.argmax,
+    }[name]  # fmt: skip
+    moved = float(x.numel() * x.element_size())
+    return alike(env, lambda x: getattr(reduction, name)(x, axis), lambda x: their(x, **how), x, moved=moved)
 
 
 def running_sum(env: Env) -> Pair:
@@ -64,12 +66,13 @@ def running_sum(env: Env) -> Pair:
     return alike(env, lambda x: cumsum(x, 1), lambda x: env.torch.cumsum(x, 1), x, moved=8.0 * x.numel())
 
 
-def turned(env: Env) -> Pair:
-    """A transposed copy."""
-    x = env.randn(*ROWS)
-    return alike(
-        env, lambda x: x.transpose(0, 1).contiguous(), lambda x: x.t().contiguous(), x, moved=8.0 * x.numel()
-    )  # fmt: skip
+def turned(
+    env: Env, shape: tuple[int, ...] = ROWS, axes: tuple[int, ...] = (1, 0), dtype: str = "float32", start: int = 0
+) -> Pair:
+    """A copy with its axes in another order, from the element `start` of each row on."""
+    x = env.randn(*shape, dtype=dtype)
+    run = lambda x: x[..., start:].permute(*axes).contiguous()  # noqa: E731
+    return alike(env, run, run, x, moved=2.0 * x.numel() * x.element_size())
 
 
 def dropped(env: Env, part: str, dtype: str = "float32") -> Pair:
@@ -251,11 +254,21 @@ CASES = (
         GpuCase(f"{name} (8192,4096) axis {axis}", partial(reduced, name=name, axis=axis))
         for name in ("sum", "max", "var", "argmax") for axis in (0, 1)
     ),
+    *(
+        GpuCase(f"sum fp16 (8192,4096) axis {axis}", partial(reduced, name="sum", axis=axis, dtype="float16"))
+        for axis in (0, 1)
+    ),
+    GpuCase("sum (32,128,56,56) axes 0 2 3", partial(reduced, name="sum", axis=(0, 2, 3), shape=IMAGES)),
+    GpuCase("mean (64,1000) axis 1", partial(reduced, name="mean", axis=1, shape=(64, 1000))),
     GpuCase("cumsum (8192,4096) axis 1", running_sum),
     GpuCase("transposed copy (8192,4096)", turned),
     *(GpuCase(f"dropout (8192,4096) {part}", partial(dropped, part=part)) for part in GRADIENT),
     GpuCase("dropout (8192,4096) fp16", partial(dropped, part="forward", dtype="float16")),
     *(GpuCase(f"{name} 32M", partial(drawn, name=name)) for name in ("uniform", "normal", "bernoulli")),
+    GpuCase("transposed copy fp16 (8192,4096)", partial(turned, dtype="float16")),
+    GpuCase("transposed copy (8192,4096) from column 1", partial(turned, start=1)),
+    GpuCase("NCHW to NHWC copy (32,128,56,56)", partial(turned, shape=IMAGES, axes=(0, 2, 3, 1))),
+    GpuCase("NHWC to NCHW copy (32,56,56,128)", partial(turned, shape=(32, 56, 56, 128), axes=(0, 3, 1, 2))),
     GpuCase("sort (4096,1024) axis 1", ordered),
     *(GpuCase(f"embedding 8192 of (50304,768) {part}", partial(embedded, part=part)) for part in GRADIENT),
     *(

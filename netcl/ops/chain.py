@@ -62,13 +62,9 @@ class Plan(NamedTuple):
 
 
 def run(
-    chain: Chain,
-    compute: DType,
-    dtypes: tuple[DType, ...],
-    tensors: Sequence[Tensor],
-    scalars: Sequence[Any] = (),
+    chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], scalars: Sequence[Any] = (),
     out: Sequence[Tensor] | None = None,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Compute `chain` over `tensors` broadcast together; new tensors of `dtypes`, or `out` written in place.
 
     Raises ShapeError for shapes that do not broadcast and DeviceError for operands on different queues.
@@ -87,13 +83,9 @@ def run(
 
 
 def plan_of(
-    queue: Any,
-    chain: Chain,
-    compute: DType,
-    dtypes: tuple[DType, ...],
-    tensors: Sequence[Tensor],
+    queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor],
     out: Sequence[Tensor] | None = None,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """The prepared launch of `chain` over these layouts, made on first use and kept with the queue."""
     known = tensors if out is None else (*tensors, *out)
     layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in known])
@@ -143,13 +135,9 @@ class Walk(NamedTuple):
 
 
 def _plan(
-    chain: Chain,
-    compute: DType,
-    dtypes: tuple[DType, ...],
-    tensors: Sequence[Tensor],
-    out: Sequence[Tensor] | None,
+    chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], out: Sequence[Tensor] | None,
     queue: Any,
-) -> Plan:
+) -> Plan:  # fmt: skip
     shape = layout.broadcast(title(chain), *(t.shape for t in tensors)) if out is None else out[0].shape
     if layout.size_of(shape) == 0:
         return Plan(None, lambda *tensors: tuple([allocate(tensors[0].queue, shape, t) for t in dtypes]))
@@ -170,13 +158,9 @@ def _plan(
 
 
 def _walk(
-    shape: Shape,
-    compute: DType,
-    dtypes: tuple[DType, ...],
-    tensors: Sequence[Tensor],
-    out: Sequence[Tensor] | None,
+    shape: Shape, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], out: Sequence[Tensor] | None,
     queue: Any,
-) -> Walk:
+) -> Walk:  # fmt: skip
     steps = [layout.expand_strides(t.shape, t.strides, shape) for t in tensors]
     steps += [layout.contiguous_strides(shape)] * len(dtypes) if out is None else [o.strides for o in out]
     profile = profile_of(queue)
@@ -274,13 +258,9 @@ def _kernel(queue: Any, chain: Chain, form: Form) -> Kernel:
 
 
 def _run_numpy(
-    chain: Chain,
-    compute: DType,
-    dtypes: tuple[DType, ...],
-    tensors: Sequence[Tensor],
-    scalars: Sequence[Any],
+    chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], scalars: Sequence[Any],
     out: Sequence[Tensor] | None,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:  # fmt: skip
     layout.broadcast(title(chain), *(t.shape for t in tensors))
     fn = chain.python(compute, dtypes)
     if out is None:

@@ -24,16 +24,8 @@ from netcl.core.profile import DeviceProfile, profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.broadcast import collapse
-from netcl.ops.chain import (
-    OPTIONS,
-    START,
-    Chain,
-    Form,
-    Operand,
-    access_of,
-    reach,
-)
-from netcl.ops.fold_source import FOLDS, Text, name_of, source
+from netcl.ops.chain import OPTIONS, START, Chain, Form, Operand, access_of, is_aligned, is_short, reach
+from netcl.ops.fold_source import FOLDS, PLACES, Text, name_of, position_of, source
 from netcl.ops.render import vector_for
 from netcl.runtime.cache import get_kernel
 
@@ -45,6 +37,8 @@ CHUNK = 16384  # elements per part on a CPU device
 GROUP = 256  # work-items per group on a GPU
 PART = 1 << 16  # elements that a GPU's group may fold before more groups are worth a second launch
 DEPTH = 512  # rows that one item adds up one after the other: bounds the rounding error of column sums
+EACH = 16  # vectors of a row that an item of a GPU should take on
+ACROSS = 4  # vectors of a row of columns that are enough for the memory
 NARROW = 8  # columns below which vectors run down the rows instead
 
 
@@ -84,8 +78,8 @@ def fold_chain(
 ) -> Tensor:  # fmt: skip
     """Fold an elementwise chain of tensors (broadcast together) over `axis`: one launch, or two for long folds.
 
-    op: a key of FOLDS. final: "mean" divides each result by `divisor`, "root" takes the square root of that. Chains may
-    read `pos`, the row-major position among the folded (not on NumPy). A full fold without `keepdims` has shape (1,).
+    op: a key of FOLDS, or (not on NumPy) of PLACES: the row-major position of the best among the folded. final: "mean"
+    divides each result by `divisor`, "root" takes the root of that. A full fold without `keepdims` has shape (1,).
     """
     return fold_chains(chain, op, tensors, axis, keepdims, (dtype,), final, divisor, scalars, compute)[0]
 
@@ -112,8 +106,9 @@ def fold_chains(
     ending = (divisor,) if final else ()
     if len(plan.stages) == 1:
         return plan.stages[0](*tensors, *scalars, *ending)
-    folded, (first, second) = len(dtypes) - chain.kinds.count("full"), plan.stages
+    first, second = plan.stages
     parts = first(*tensors, *scalars)
+    folded = len(parts) - chain.kinds.count("full")
     return (*second(*parts[:folded], *ending), *parts[folded:])
 
 
@@ -133,7 +128,7 @@ def _facts(
 
 def _fill(op: str, final: str, dtype: DType) -> float:
     """The result over no elements: of all (a min of truths) True, of any False."""
-    return math.nan if final else op == "min" if dtype == BOOL else FOLDS[op][0]
+    return math.nan if final else op == "min" if dtype == BOOL else FOLDS.get(op, (0.0,))[0]
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------
@@ -212,7 +207,7 @@ def _split(walk: Axes, profile: DeviceProfile, width: int, group: int) -> tuple[
     rows, outer, items = layout.size_of(walk.kept), layout.size_of(walk.walked), 4 * profile.compute_units
     if profile.kind == "cpu":
         return _split_cpu(walk.rows, rows, outer, walk.inner, items, 8 * width)
-    return _split_gpu(walk.rows, rows, outer, walk.inner, items, group)
+    return _split_gpu(walk.rows, rows, outer, walk.inner, items, group, width)
 
 
 def _split_cpu(by_rows: bool, rows: int, outer: int, n: int, items: int, block: int) -> tuple[Split, tuple[int, ...]]:
@@ -233,19 +228,25 @@ def _split_cpu(by_rows: bool, rows: int, outer: int, n: int, items: int, block: 
     return Split(unit, ostep, n, 1, parts), (blocks, -(-rows // unit), parts)
 
 
-def _split_gpu(by_rows: bool, rows: int, outer: int, n: int, items: int, group: int) -> tuple[Split, tuple[int, ...]]:
-    wide = -(-n // 4)
+def _split_gpu(
+    by_rows: bool, rows: int, outer: int, n: int, items: int, group: int, width: int
+) -> tuple[Split, tuple[int, ...]]:
+    wide = -(-n // width)
     if by_rows:
         lanes = min(group, _power_of_two(-(-outer * wide // 2)))
+        while lanes > 32 and outer * wide < EACH * lanes and rows * lanes >= 2 * items * group:
+            lanes //= 2  # a shallower tree, where many rows keep the device busy
         groups = -(-rows * lanes // group)
-        ostep, istep, iparts = _cut(outer, n, _parts_gpu(groups, items, 16, rows * outer * n), 4)
+        ostep, istep, iparts = _cut(outer, n, _parts_gpu(groups, items, 16, rows * outer * n), width)
         parts = -(-outer // ostep) * iparts
         return Split(lanes, ostep, istep, iparts, parts), (groups * parts * group,)
-    across = min(32, group, _power_of_two(wide))
-    while across > 4 and -(-wide // across) * rows < items // 2:  # 64 bytes in a row are enough for the memory
+    across = widest = min(32, group, _power_of_two(wide))
+    while across > ACROSS and -(-wide // across) * rows < items // 2:
         across //= 2
+    if _parts_gpu(-(-wide // across) * rows, items, 1, rows * outer * n) > 1:  # cut anyway: memory likes long rows
+        across = widest
     groups = -(-wide // across) * rows
-    ostep = -(-outer // min(_parts_gpu(groups, items, 2, rows * outer * n), outer))
+    ostep = -(-outer // min(_parts_gpu(groups, items, 1, rows * outer * n), outer))
     parts = -(-outer // ostep)
     return Split(across, ostep, n, 1, parts), (groups * parts * group,)
 
@@ -254,7 +255,7 @@ def _parts_gpu(groups: int, items: int, most: int, size: int) -> int:
     """Into how many parts a group's work is cut: not at all where all units are busy or would soon be done."""
     if groups >= items // 2 or size <= PART * groups:
         return 1
-    wanted = max(min(size // PART, most * items), min(size // (PART // 8), 2 * items))
+    wanted = max(min(size // PART, most * items), min(size // (PART // 8), items))
     return -(-wanted // groups)
 
 
@@ -288,28 +289,25 @@ def _plan(
 
 
 def _stages(
-    chain: Chain,
-    op: str,
-    tensors: Sequence[Tensor],
-    shape: Shape,
-    axes: Shape,
-    compute: DType,
-    dtypes: tuple[DType, ...],
-    final: str,
-    result: Shape,
-) -> list[Run]:
+    chain: Chain, op: str, tensors: Sequence[Tensor], shape: Shape, axes: Shape, compute: DType,
+    dtypes: tuple[DType, ...], final: str, result: Shape,
+) -> list[Run]:  # fmt: skip
     """The launches of a fold: one, or more when it is cut into parts."""
     queue, folded = tensors[0].queue, len(dtypes) - chain.kinds.count("full")
     text, types, grid, local, numbers, partial = _walk(chain, op, tensors, shape, axes, compute, dtypes, final)
-    more = partial is not None
     kernel = get_kernel(queue, text, name_of(chain, op), types, OPTIONS)
-    shapes = (*[partial or result] * folded, *[shape] * (len(dtypes) - folded))
-    results = (*[compute] * folded, *dtypes[folded:]) if more else dtypes
-    stage = prepare(kernel, queue, grid, local, numbers, len(tensors), shapes, results)
+    held = _held(op, compute, folded) if partial else dtypes[:folded]
+    shapes = (*[partial or result] * len(held), *[shape] * (len(dtypes) - folded))
+    stage = prepare(kernel, queue, grid, local, numbers, len(tensors), shapes, (*held, *dtypes[folded:]))
     if partial is None:
         return [stage]
-    parts = [Tensor(None, partial, layout.contiguous_strides(partial), 0, compute, queue)] * folded
-    return [stage, *_stages(_sum_of(folded), op, parts, partial, (1,), compute, dtypes[:folded], final, result)]
+    parts = [Tensor(None, partial, layout.contiguous_strides(partial), 0, t, queue) for t in held]
+    return [stage, *_stages(_sum_of(len(held)), op, parts, partial, (1,), compute, dtypes[:folded], final, result)]
+
+
+def _held(op: str, compute: DType, folded: int) -> tuple[DType, ...]:
+    """The types of what a part leaves."""
+    return (compute, position_of(compute)) if op in PLACES else (compute,) * folded
 
 
 class Walk(NamedTuple):
@@ -328,22 +326,26 @@ def _walk(
     dtypes: tuple[DType, ...], final: str,
 ) -> Walk:  # fmt: skip
     queue, folded = tensors[0].queue, len(dtypes) - chain.kinds.count("full")
-    ordered = any("pos" in args for _, _, args in chain.lines)
     profile = profile_of(queue)
     like = [Tensor(None, shape, layout.contiguous_strides(shape), 0, t, queue) for t in dtypes[folded:]]
-    walk = _axes([*tensors, *like], shape, axes, ordered, NARROW if profile.kind == "cpu" else 2)
+    walk = _axes([*tensors, *like], shape, axes, op in PLACES, NARROW if profile.kind == "cpu" else 2)
     plain = profile.kind == "cpu"
-    room = GROUP if plain else profile.local_mem // (4 * compute_dtype(compute).itemsize * folded)
-    group = profile.group(min(GROUP, room))
+    held = _held(op, compute, folded)
     wide = plain or any(reach(t) >= 1 << 30 for t in (*tensors, *like))
     accesses = [access_of(s) for s in walk.inner_strides]
     operands = [Operand(t.dtype, a) for t, a in zip((*tensors, *like), accesses, strict=True)]
     inputs, stored = tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :])
-    form = Form(compute, inputs, stored, 0, wide, plain, False, vector_for(walk.inner, profile.vector))
+    steps = [(*a, *b, i) for a, b, i in zip(walk.kept_strides, walk.walked_strides, walk.inner_strides, strict=True)]
+    aligned = not plain and is_aligned((*tensors, *like), steps)
+    short = is_short(operands) and compute.itemsize <= 4
+    eights = aligned and short and is_aligned((*tensors, *like), steps, 8)
+    form = Form(compute, inputs, stored, 0, wide, plain, aligned, vector_for(walk.inner, profile.vector), eights=eights)
+    room = GROUP if plain else profile.local_mem // (form.width * compute.itemsize * len(held))
+    group = profile.group(min(GROUP, room))
     split, grid = _split(walk, profile, form.width, group)
     more = split.parts > 1
     ranks = len(walk.kept), len(walk.walked)
-    results = (compute,) * folded if more else dtypes[:folded]
+    results: tuple[DType | None, ...] = held if more else (None, *dtypes) if op in PLACES else dtypes[:folded]
     text, types = source(chain, Text(op, "" if more else final, form, results, walk.rows, *ranks, group))
     constants = [s for steps in (walk.kept_strides, walk.walked_strides) for one in steps for s in one]
     constants += [s for s, x in zip(walk.inner_strides, operands, strict=True) if x.access == "strided"]

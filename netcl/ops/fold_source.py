@@ -15,7 +15,9 @@ from netcl.ops import sources
 from netcl.ops.render import Chain, Form, c_argument, element_of, memory_of, vector_load, vector_store, vector_types
 from netcl.ops.sources import NARROW
 
-FOLDS = {"sum": (0.0, "add"), "prod": (1.0, "mul"), "max": (-math.inf, "maximum"), "min": (math.inf, "minimum")}
+# How folds start and combine: by a function, or by what a value that does not replace the best is to it.
+FOLDS = {"sum": (0.0, "ADD"), "prod": (1.0, "MUL"), "max": (-math.inf, "<="), "min": (math.inf, ">=")}
+PLACES = {"argmax": "max", "argmin": "min"}  # folds of pairs of a value and its place
 FINALS = {"": "{}", "mean": "DIV({}, (T)(s_final))", "root": "f_sqrt(DIV({}, (T)(s_final)))"}
 
 
@@ -25,7 +27,7 @@ class Text(NamedTuple):
     fold: str
     final: str
     form: Form
-    results: tuple[DType, ...]  # of what is folded
+    results: tuple[DType | None, ...]  # of what is folded; None is not stored
     rows: bool
     kept_rank: int
     walk_rank: int
@@ -39,13 +41,13 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
     element, width = element_of(form.compute), form.width
     names = [s for s, _, _ in form.operands]
     pointers = [f"__global const {C_NAME[x.dtype]}* restrict in_{k}" for k, x in enumerate(form.inputs)]
-    pointers += [f"__global {C_NAME[t]}* restrict sum_{k}" for k, t in enumerate(text.results)]
+    stored = {k: C_NAME[t] for k, t in enumerate(text.results) if t is not None}
+    pointers += [f"__global {t}* restrict sum_{k}" for k, t in stored.items()]
     pointers += [f"__global {C_NAME[x.dtype]}* restrict out_{k}" for k, x in enumerate(form.outputs)]
     index = _index_arguments(text, names)
     scalars = [f"a_{s}" for s in chain.scalars] + (["s_final"] if text.final else [])
     parameters = [*pointers, *(f"const I {x}" for x in index), *(f"const {element} {s}" for s in scalars)]
-    combine = FOLDS[text.fold][1].upper()
-    words = {function for _, function, _ in chain.lines} | {combine}
+    words = {function for _, function, _ in chain.lines} | {FOLDS[PLACES.get(text.fold, text.fold)][1]}
     words |= {"DIV"} if text.final else set()
     words |= {"f_sqrt"} if text.final == "root" else set()
     folded = range(len(text.results))
@@ -53,11 +55,11 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
         f"#define I {'long' if form.wide else 'int'}\n#define E {element}",
         f"#define W {width}\n#define WG {text.group}\n#define WALK_RANK {text.walk_rank}\n#define OUTS {len(folded)}",
         *(["#define PLAIN"] if form.plain else []), *(["#define ROWS"] if text.rows else []),
-        f"typedef struct {{ {' '.join(f'T v{k};' for k in folded)} }} A;",
+        *[line for k in folded for line in _value(k, text, element)],
+        f"typedef struct {{ {' '.join(f'T{k} v{k};' for k in folded)} }} A;",
         f"#define EACH(M) {' '.join(f'M({k})' for k in folded)}",
-        *[line for k in folded for line in _stores(k, text.results[k], element)],
-        f"#define INIT (T)({_initial(text.fold, form.compute, element)})",
-        f"#define COMBINE(a, b) {combine}(a, b)",
+        f"#define STORED(M) {' '.join(f'M({k})' for k in stored)}",
+        *_combine(text.fold),
         f"#define FINAL(v) {FINALS[text.final].format('v')}",
         f"#define PARAMETERS {', '.join(parameters)}",
         f"#define SCALARS {' '.join(f'const T {s} = (T)(a_{s});' for s in chain.scalars)}",
@@ -66,7 +68,7 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
         _step(chain, text, full=True), _step(chain, text, full=False),
     ]  # fmt: skip
     head = dialect.preamble(frozenset(words), element, width, form.plain) + vector_types(form)
-    if "double" in {element, *(C_NAME[t] for t in text.results), *(C_NAME[x.dtype] for _, _, x in form.operands)}:
+    if "double" in {element, *stored.values(), *(C_NAME[x.dtype] for _, _, x in form.operands)}:
         head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + head
     scalar = np.dtype(np.uint8) if form.compute == BOOL else form.compute
     types = [None] * len(pointers) + [INT64 if form.wide else INT32] * len(index) + [scalar] * len(scalars)
@@ -75,23 +77,45 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
     return memory_of(macros) + head + macros + body, tuple(types)
 
 
-def _stores(k: int, dtype: DType, element: str) -> list[str]:
-    """How folded value `k` is written: one lane, and a whole vector."""
+def _combine(fold: str) -> list[str]:
+    """How two values become one. NaN beats what is none."""
+    how = FOLDS[PLACES.get(fold, fold)][1]
+    if how.isalpha():
+        return [f"#define COMBINE(a, b) {how}(a, b)"]
+    lines = [f"#define BEATS(b, a) (~((b) {how} (a)) & ((a) == (a)))"]
+    lines += ["#define COMBINE(a, b) (BEATS(b, a) ? (b) : (a))"]
+    return ["#define PAIR", *lines] if fold in PLACES else lines
+
+
+def position_of(compute: DType) -> DType:
+    """The type of places of what is computed in `compute`: as wide, so that its vectors are masks."""
+    return INT64 if compute.itemsize == 8 else INT32
+
+
+def _value(k: int, text: Text, element: str) -> list[str]:
+    """The types of folded value `k`, where it starts, and how it is written: one lane, and a whole vector."""
+    place = k == 1 and text.fold in PLACES
+    element = C_NAME[position_of(text.form.compute)] if place else element
+    first = "0" if place else _initial(text.fold, text.form.compute, element)
+    lines = [f"typedef {'M' if place else 'T'} T{k};\ntypedef {element} E{k};\n#define INIT{k} (T{k})({first})"]
+    dtype = text.results[k]
+    if dtype is None:
+        return lines
     storage = C_NAME[dtype]
     lane = f"(sum_{k}[i] = ({storage})(v))"
     if storage in NARROW:
         lane = f"STORE_{NARROW[storage]}(sum_{k}, i, v)"
-    lines = [f"#define R{k} {storage}", f"#define PUT{k}(i, v) {lane}"]
+    lines += [f"#define R{k} {storage}", f"#define PUT{k}(i, v) {lane}"]
     if storage != element:
         return [*lines, f"#define PUT_ALL{k}(at, v) put_lanes{k}(sum_{k}, v, at, W)"]
-    vector = f"typedef T U_R{k} __attribute__((aligned({dtype.itemsize})));"
+    vector = f"typedef T{k} U_R{k} __attribute__((aligned({dtype.itemsize})));"
     return [*lines, vector, f"#define PUT_ALL{k}(at, v) (*(__global U_R{k}*)(sum_{k} + (at)) = (v))"]
 
 
 def _index_arguments(text: Text, names: Sequence[str]) -> list[str]:
     """Offsets, strides along kept and walked axes, steps, lengths, and the sizes of the split."""
     inputs = len(text.form.inputs)
-    index = [f"o_{k}" for k in names[:inputs]] + [f"o_sum{k}" for k in range(len(text.results))]
+    index = [f"o_{k}" for k in names[:inputs]] + [f"o_sum{k}" for k, t in enumerate(text.results) if t is not None]
     index += [f"o_{k}" for k in names[inputs:]]
     for kind, rank in (("k", text.kept_rank), ("w", text.walk_rank)):
         index += [f"{kind}_{k}_{axis}" for k in names for axis in range(rank)]
@@ -107,7 +131,7 @@ def name_of(chain: Chain, op: str) -> str:
 
 def _initial(op: str, compute: DType, element: str) -> str:
     """The fold's neutral element as a C literal."""
-    value = FOLDS[op][0]
+    value = FOLDS[PLACES.get(op, op)][0]
     if is_float(compute) or math.isfinite(value):
         return dialect.constant(value, element)
     limits = np.iinfo(np.uint8 if compute == BOOL else compute)
@@ -135,20 +159,26 @@ def _step(chain: Chain, text: Text, full: bool) -> str:
     form = text.form
     element, width = element_of(form.compute), form.width
     lines = ["const I c = (at);"] + ([] if full else ["const int count = (count_);"])
-    if any("pos" in args for _, _, args in chain.lines):
-        lanes = ", ".join(dialect.constant(j if text.rows else 0, element) for j in range(width))
-        lines.append(f"const T pos = (T)(({element})(place)) + (T)({lanes});")
+    pair = text.fold in PLACES
+    if pair:
+        lanes = ", ".join(str(j if text.rows else 0) for j in range(width))
+        lines.append(f"const M pos = (M)(({C_NAME[position_of(form.compute)]})(place)) + (M)({lanes});")
     for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True)):
+        if pair and k == 1:  # the places of parts
+            load = vector_load(form._replace(compute=x.dtype), x, "1", full).replace("(T)(", "(M)(", 1)
+            lines.append(f"const M {v} = {load};")
+            continue
         lines.append(f"const T {v} = {vector_load(form, x, str(k), full)};")
     for out, function, args in chain.lines:
         lines.append(f"const T {out} = {function}({', '.join(c_argument(a, element) for a in args)});")
-    folded = len(text.results)
-    for k, value in enumerate(chain.outputs[:folded]):
-        if not full:
-            lanes = ", ".join(str(j) for j in range(width))
-            value = f"((M)({lanes}) < (M)(count) ? {value} : INIT)"
-        lines.append(f"acc.v{k} = COMBINE(acc.v{k}, {value});")
-    for k, (value, x) in enumerate(zip(chain.outputs[folded:], form.outputs, strict=True)):
+    inside = "" if full else f"((M)({', '.join(str(j) for j in range(width))}) < (M)(count))"
+    if pair:  # places grow along the walk
+        value, place = (*chain.outputs, "pos")[:2]
+        lines.append(f"const M take = BEATS({value}, acc.v0){inside and f' & {inside}'};")
+        lines.append(f"acc.v0 = take ? {value} : acc.v0; acc.v1 = take ? {place} : acc.v1;")
+    for k, value in enumerate(() if pair else chain.outputs[: len(text.results)]):
+        lines.append(f"acc.v{k} = COMBINE(acc.v{k}, {value if full else f'({inside} ? {value} : INIT{k})'});")
+    for k, (value, x) in enumerate(zip(chain.outputs[len(text.results) :], form.outputs, strict=True)):
         lines += vector_store(form, x, k, value, full)
     name = "STEP(acc, at, place)" if full else "PART(acc, at, place, count_)"
     return f"#define {name} {{ \\\n    " + " \\\n    ".join(lines) + " }"

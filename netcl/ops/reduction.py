@@ -17,7 +17,7 @@ import numpy as np
 
 from netcl.core import layout, rebind
 from netcl.core.backend import cpu
-from netcl.core.dtypes import BOOL, FLOAT32, FLOAT64, INT64, DType, compute_dtype, is_float, on_device
+from netcl.core.dtypes import BOOL, FLOAT32, FLOAT64, INT32, INT64, DType, compute_dtype, is_float, on_device
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE
@@ -31,7 +31,7 @@ from netcl.ops.fold import FOLDS, IDENTITY, Axis, fold_chain
 from netcl.ops.formula import formula
 from netcl.ops.rows import run_rows
 
-EXACT = 1 << 24  # positions up to here are exact in float32
+FAR = 1 << 31  # positions up to here fit in 32 bits
 SHORT, LONG = 1 << 12, 1 << 15  # elements of a row that few work-items, and that one group, may take on
 
 dialect.define_function("DEVIATION", ("a", "m"), "(a - m) * (a - m)")
@@ -39,7 +39,6 @@ dialect.define_function("FINITE_PART", ("m",), "where(m - m == 0, m, where(m == 
 dialect.define_function("EXP_BELOW", ("a", "m"), "exp(a - FINITE_PART(m))")
 dialect.define_function("LOG_ABOVE", ("a", "m"), "log(a) + FINITE_PART(m)")
 dialect.define_function("HIT", ("a", "m"), "where(a == m, 1, where(a == a, 0, where(m == m, 0, 1)))")
-dialect.define_function("PLACE", ("a", "m", "p", "n"), "where(HIT(a, m) == 1, p, n)")
 dialect.define_function("SHARE", ("g", "a", "m", "n"), "where(HIT(a, m) == 1, g / n, 0)")
 dialect.define_function("NOT_ZERO", ("a",), "where(a == 0, 1, a)")
 dialect.define_function(
@@ -54,15 +53,14 @@ dialect.define_function("SCALED_BY", ("g", "a", "m", "y", "s"), "where(y == 0, 0
 dialect.define_function("RATIO", ("g", "a", "y"), "where(y == 0, 0, g * a / NOT_ZERO(y))")
 
 
-def _chain(function: str, inputs: int, scalars: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> Chain:
-    """One call of a dialect function on tensors v0 v1 ..., then `extra` names, then scalars."""
+def _chain(function: str, inputs: int, scalars: tuple[str, ...] = ()) -> Chain:
+    """One call of a dialect function on tensors v0 v1 ..., then scalars."""
     names = tuple(f"v{i}" for i in range(inputs))
-    arguments = (*names, *extra, *scalars)
-    return Chain(f"netcl_{function.lower()}", names, scalars, (("y", function, arguments),), ("y",))
+    return Chain(f"netcl_{function.lower()}", names, scalars, (("y", function, (*names, *scalars)),), ("y",))
 
 
 _DEVIATION, _EXP_BELOW, _LOG_ABOVE = _chain("DEVIATION", 2), _chain("EXP_BELOW", 2), _chain("LOG_ABOVE", 2)
-_HIT, _SHARE, _PLACE = _chain("HIT", 2), _chain("SHARE", 4), _chain("PLACE", 2, ("s_n",), ("pos",))
+_HIT, _SHARE = _chain("HIT", 2), _chain("SHARE", 4)
 _NOT_ZERO, _PROD_GRAD, _LSE_GRAD = _chain("NOT_ZERO", 1), _chain("PROD_D0", 4), _chain("LOGSUMEXP_D0", 3)
 _IS_ZERO = Chain("netcl_is_zero", ("v0",), (), (("y", "EQ", ("v0", "0")),), ("y",))
 _VAR_GRAD, _STD_GRAD, _RATIO = _chain("SCALED", 3, ("s",)), _chain("SCALED_BY", 4, ("s",)), _chain("RATIO", 3)
@@ -139,16 +137,13 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "var": ("m = DIV(SUM(x), n)", "y = DIV(SUM(DEVIATION(x, m)), d)"),
     "std": ("m = DIV(SUM(x), n)", "y = SQRT(DIV(SUM(DEVIATION(x, m)), d))"),
     "logsumexp": ("m = MAX(x)", "y = LOG_ABOVE(SUM(EXP_BELOW(x, m)), m)"),
-    "argmax": ("m = MAX(x)", "y = MIN(PLACE(x, m, p, n))"),
-    "argmin": ("m = MIN(x)", "y = MIN(PLACE(x, m, p, n))"),
 }
 
 
 @lru_cache(maxsize=256)
 def _row_chain(name: str, axes: int, keepdims: bool) -> Chain:
-    inputs = ("x", "p") if name.startswith("arg") else ("x",)
     scalars = ("d",) if name in ("var", "std") else ()
-    chain = formula(name, inputs, *_ROWS[name], kinds=("keep" if keepdims else "drop",), scalars=scalars)
+    chain = formula(name, ("x",), *_ROWS[name], kinds=("keep" if keepdims else "drop",), scalars=scalars)
     return replace(chain, axes=axes)
 
 
@@ -275,17 +270,13 @@ def _extreme_place(x: Tensor, op: str, axis: int | None, keepdims: bool) -> Tens
         result: Tensor = cpu.compute(_numpy_place, x, op=op, axis=axis, keepdims=keepdims)
         return result
     n = _count(x.shape, axis)
-    compute = compute_dtype(x.dtype) if is_float(x.dtype) else INT64
-    if compute == FLOAT32 and n > EXACT:
-        compute = _float_for(x.queue)
-        if compute == FLOAT32:
-            raise ShapeError(f"arg{op}: expected at most {EXACT} elements where there is no float64, got {n}.")
-    k = _row_axes(x, axis) if is_float(x.dtype) else 0
-    if k:
-        places = positions(x.queue, n, compute).reshape(x.shape[-k:])
-        return run_rows(_row_chain(f"arg{op}", k, keepdims), compute, (INT64,), (x, places))[0]
-    best = reduce(x, op, axis, True)
-    return fold_chain(_PLACE, "min", (x, best), axis, keepdims, INT64, scalars=(n,), compute=compute)
+    far = n > FAR  # places are as wide as what is computed
+    compute = INT64 if far or x.dtype == INT64 else INT32
+    if is_float(x.dtype):
+        compute = _float_for(x.queue) if far else compute_dtype(x.dtype)
+        if far and compute == FLOAT32:
+            raise ShapeError(f"arg{op}: expected at most {FAR} elements where there is no float64, got {n}.")
+    return fold_chain(IDENTITY, f"arg{op}", (x,), axis, keepdims, INT64, compute=compute)
 
 
 def _numpy_place(a: np.ndarray, op: str, axis: int | None, keepdims: bool) -> np.ndarray:

@@ -185,6 +185,43 @@ def test_first_index_wins(queue):
         np.testing.assert_array_equal(reduction.argmin(t.T, axis).to_host(), np.reshape(x.T.argmin(axis), -1))
 
 
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int32", "int64"])
+def test_places_in_parts(every_queue, op, dtype):
+    """Folds long enough to be cut: the first of equals wins among lanes, work-items and parts; NaN before all."""
+    start = {"argmax": -100, "argmin": 100}[op]
+    if dtype.startswith("float"):
+        start = np.inf * start
+    x = np.full((600, 516), start, dtype)
+    t = lambda: Tensor.from_host(every_queue, x)  # noqa: E731
+    find = getattr(reduction, op)
+    assert find(t()).to_host().tolist() == [0]
+    for places in ([(599, 514)], [(350, 7), (350, 8)], [(2, 515), (3, 0)]):
+        for place in places:
+            x[place] = 5
+        y = t()
+        for axis in (None, 0, 1):
+            np.testing.assert_array_equal(find(y, axis).to_host(), np.reshape(getattr(np, op)(x, axis), -1))
+        assert find(y.T).to_host().tolist() == [getattr(np, op)(x.T)]
+        assert find(y[1:, 3:]).to_host().tolist() == [getattr(np, op)(x[1:, 3:])]
+    if dtype.startswith("float"):
+        x[300, 3] = x[300, 9] = x[500, 1] = np.nan
+        assert find(t()).to_host().tolist() == [300 * 516 + 3]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("shape", [(8, 6, 16, 40), (5, 3, 7, 9), (2, 300, 8, 24), (70, 4, 96, 8)])
+def test_vectors_that_walk_several_axes(every_queue, shape, dtype):
+    """Channels' sums as of bias gradients: whole vectors, and those that a row's end cuts; aligned or not."""
+    x = np.random.default_rng(1).integers(0, 100, shape).astype(dtype)
+    t = Tensor.from_host(every_queue, x)
+    for a, b in ((t, x), (t[:, :, 1:], x[:, :, 1:]), (t[..., 1:], x[..., 1:]), (t[..., :-1], x[..., :-1])):
+        np.testing.assert_array_equal(reduction.max(a, (0, 2, 3)).to_host(), b.max((0, 2, 3)))
+        sums = reduction.sum(a.astype("float32") if dtype == "float16" else a, (0, 2, 3)).to_host()
+        np.testing.assert_array_equal(sums, b.sum((0, 2, 3), np.float64))
+        np.testing.assert_allclose(reduction.mean(a, (1, 2)).to_host(), b.mean((1, 2), np.float64), rtol=1e-3)
+
+
 def test_empty(queue):
     """NUM-10: over nothing there is a sum, a product and no maximum."""
     t = Tensor.empty(queue, (0,))
