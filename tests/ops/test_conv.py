@@ -8,16 +8,19 @@ import numpy as np
 import pyopencl as cl
 import pytest
 from conv_reference import ACTIVATIONS, Reference, close, values
+from families import FAMILIES, queue_of
 
 from netcl.core.backend import opencl
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import conv_gpu, winograd
+from netcl.ops import conv_gpu, tuning, winograd
 from netcl.ops.conv import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.conv_shape import geometry, residues
 from netcl.ops.matrix_units import probe
 from netcl.ops.matrix_units.precision import set_matmul_precision
+
+GPU = next(name for name in FAMILIES if "gpu" in name)  # a device that has the kernels of GPUs
 
 
 def check(queue, x_shape, w_shape, dtype="float32", **options):
@@ -286,6 +289,45 @@ def test_gpu_family(gpu_family, case):
     check(gpu_family, x_shape, w_shape, **options)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_gpu_family_of_other_floats(dtype):
+    queue = queue_of(GPU)
+    for case in (
+        "1x1 of pixels in fours",
+        "1x1 of pixels not in fours",
+        "3x3 stride 2, many channels",
+        "all different",
+    ):
+        x_shape, w_shape, options = CASES[case]
+        check(queue, x_shape, w_shape, dtype, **options)
+    x, w, b = values((2, 70, 6, 6), dtype), values((9, 70, 1, 1), dtype, 1), values((9,), dtype, 2)
+    expected = Reference(x.shape, w.shape, stride=2).forward(x, w) + b.astype("f8")[:, None, None]
+    y = conv2d(*(Tensor.from_host(queue, a) for a in (x, w, b)), stride=2, activation="silu")
+    close(y, ACTIVATIONS["silu"](expected), dtype, 70)
+
+
+ROWS = {
+    "more work-items than loads": {"BM": 128, "BN": 64, "BK": 8, "RM": 4, "RN": 4},
+    "work-items that see several columns": {"BM": 16, "BN": 64, "BK": 8, "RM": 8, "RN": 8},
+    "single sums": {"BM": 8, "BN": 12, "BK": 4, "RM": 1, "RN": 3},
+    "a line of sums larger than a tile": {"BM": 32, "BN": 16, "BK": 4, "RM": 2, "RN": 4},
+    "all sums on their way at once": {"BM": 16, "BN": 16, "BK": 32, "RM": 8, "RN": 2},
+}
+
+
+@pytest.mark.parametrize("row", list(ROWS))
+def test_any_row_of_the_tuning_table(monkeypatch, row):
+    queue = queue_of(GPU)
+    names = [name for name in tuning.tables()[-1] if name.startswith("conv_gpu")]
+    table, before = {name: {"default": ROWS[row]} for name in names}, tuning.tables()
+    assert len(names) == 5
+    monkeypatch.setattr(tuning, "tables", lambda: (table, {k: v for k, v in before[-1].items() if k not in names}))
+    with override_profile(queue, profile_of(queue)):  # for plans of its own
+        for case in ("1x1 of pixels in fours", "3x3 stride 2, many channels", "5x5, many channels"):
+            x_shape, w_shape, options = CASES[case]
+            check(queue, x_shape, w_shape, **options)
+
+
 def test_tiles_of_doubles_fit_in_local_memory(cl_queue):
     """The tuning table is for floats; tiles of doubles take twice the memory."""
     small = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=256, local_mem=32 << 10)
@@ -338,24 +380,24 @@ def test_views(queue):
     close(conv2d(one, weights, padding=1), ref.forward(np.broadcast_to(x[:1, :5, :6], (3, 5, 6, 10)), w), terms=45)
 
 
-@pytest.mark.parametrize("start", [0, 1, 4])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_1x1_of_views(queue, start, dtype):
+@pytest.mark.parametrize("device", FAMILIES)
+def test_1x1_of_views(device):
     """Pixels in fours, from an element on that vectors may start at or not; steps between channels and images; NaN
     beside what is read."""
-    shape = (2, 66, 4, 6)
-    around, strides = np.full(start + 2 * 70 * 28, np.nan, dtype), (70 * 28, 28, 6, 1)
-    x, w, b = values(shape, dtype), values((10, 66, 1, 1), dtype, 1), values((10,), dtype, 2)
-    place = np.lib.stride_tricks.as_strided(around[start:], shape, [s * around.itemsize for s in strides])
-    place[...] = x
-    flat = Tensor.from_host(queue, around)
-    view = Tensor(flat.buffer, shape, strides, flat.offset + start, flat.dtype, queue)
-    ref = Reference(shape, w.shape)
-    g = values(ref.y_shape, dtype, 3)
-    weights, bias, upstream = (Tensor.from_host(queue, a) for a in (w, b, g))
-    expected = np.maximum(ref.forward(x, w) + b.astype("f8")[:, None, None], 0)
-    close(conv2d(view, weights, bias, activation="relu"), expected, dtype, 66)
-    close(conv2d_weight_grad(upstream, view, w.shape), ref.weight_grad(g, x), dtype, 48)
+    queue, shape = queue_of(device), (2, 66, 4, 6)
+    for start, dtype in itertools.product((0, 1, 4), ("float16", "float32")):
+        around, strides = np.full(start + 2 * 70 * 28, np.nan, dtype), (70 * 28, 28, 6, 1)
+        x, w, b = values(shape, dtype), values((10, 66, 1, 1), dtype, 1), values((10,), dtype, 2)
+        place = np.lib.stride_tricks.as_strided(around[start:], shape, [s * around.itemsize for s in strides])
+        place[...] = x
+        flat = Tensor.from_host(queue, around)
+        view = Tensor(flat.buffer, shape, strides, flat.offset + start, flat.dtype, queue)
+        ref = Reference(shape, w.shape)
+        g = values(ref.y_shape, dtype, 3)
+        weights, bias, upstream = (Tensor.from_host(queue, a) for a in (w, b, g))
+        expected = np.maximum(ref.forward(x, w) + b.astype("f8")[:, None, None], 0)
+        close(conv2d(view, weights, bias, activation="relu"), expected, dtype, 66)
+        close(conv2d_weight_grad(upstream, view, w.shape), ref.weight_grad(g, x), dtype, 48)
 
 
 def test_bias_gradient(queue):

@@ -101,7 +101,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
 #define GATHER(table) \
     _Pragma("unroll") for (int i = 0; i < COUNT(BN, B_VEC); i++) { \
         const int k = K_OF(i, BN, B_VEC, 0); \
-        TAP(b_next[i], at[i % COLUMNS], (table)[k], ALL(BN, B_VEC) || k < BK) \
+        TAP(b_next[i], at[i % COLUMNS], (table)[ALL(BN, B_VEC) ? k : min(k, BK - 1)], ALL(BN, B_VEC) || k < BK) \
     }
     E c[RM][RN];
     E4 a_next[COUNT(BM, A_VEC)], b_next[COUNT(BN, B_VEC)];
