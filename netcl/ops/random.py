@@ -8,6 +8,7 @@ Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 from functools import cache
@@ -134,9 +135,9 @@ def _numpy(
     elif form == UNIFORM:
         values = np.float32(a) + np.float32(b - a) * _unit(words)
     elif form == BERNOULLI:
-        values = _unit(words) < np.float32(a)
+        values = words >> np.uint32(8) < range
     else:
-        keep = ~(_unit(words) < np.float32(a))[:count].reshape(shape)
+        keep = (words >> np.uint32(8) >= range)[:count].reshape(shape)
         return np.where(keep, arrays[0] * arrays[0].dtype.type(b), arrays[0].dtype.type(0))
     return values[:count].astype(dtype).reshape(shape)
 
@@ -229,7 +230,9 @@ def bernoulli(
     """True (or 1) with probability `p`."""
     shape = layout.as_shape("bernoulli", shape)
     _probability("bernoulli", p)
-    return _generate(queue, BERNOULLI, shape, as_dtype(dtype), draw_of(generator, layout.size_of(shape)), p)
+    return _generate(
+        queue, BERNOULLI, shape, as_dtype(dtype), draw_of(generator, layout.size_of(shape)), range=_share_of(p)
+    )
 
 
 def randint(
@@ -269,7 +272,12 @@ def dropout(x: Tensor, p: float = 0.5, generator: Generator | None = None) -> tu
 def dropout_grad(g: Tensor, p: float, draw: Draw) -> Tensor:
     """`g` under the same mask and scale: the gradient of dropout, and dropout itself."""
     scale = 0.0 if p == 1 else 1 / (1 - p)
-    return _generate(g.queue, DROPOUT, g.shape, g.dtype, draw, p, scale, x=contiguous(g))
+    return _generate(g.queue, DROPOUT, g.shape, g.dtype, draw, b=scale, range=_share_of(p), x=contiguous(g))
+
+
+def _share_of(p: float) -> int:
+    """How many of the 2^24 values that uniforms can have lie below `p`, rounded to float32."""
+    return math.ceil(float(np.float32(p)) * 2**24)
 
 
 def _probability(where: str, p: float) -> None:

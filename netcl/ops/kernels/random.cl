@@ -3,9 +3,9 @@
 // word i % 4 of block first + i / 4. Word l of block j of W goes to lane j of vector x_l.
 //   FORM 0 uniform:   out = a + (b - a) * u,  u = (x >> 8) * 2^-24 in [0, 1)
 //   FORM 1 normal:    out = a + b * sqrt(-2 log u1) * (cos, sin)(2 pi u2), words (0, 1) and (2, 3); u1 in (0, 1]
-//   FORM 2 bernoulli: out = u < a
+//   FORM 2 bernoulli: out = u < p, as x >> 8 < range = ceil(p * 2^24)
 //   FORM 3 integers:  out = low + floor(x * range / 2^32)
-//   FORM 4 dropout:   out = u < a ? 0 : in * b
+//   FORM 4 dropout:   out = u < p ? 0 : in * b
 // An item makes STEP times W blocks that lie side by side, and the items of a group lie side by side at each step. T is
 // float x W. CPU devices (PLAIN) have groups of one item; on GPUs 4 * W elements are one access of at most 16 bytes.
 // Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
@@ -57,7 +57,7 @@ static inline T unit(UW x) {   // [0, 1) from the high 24 bits
     return LANES(convert_float)(LANES(convert_int)(x >> 8)) * 5.9604644775390625e-8f;
 }
 
-static inline void distribute(const UW* x, T* y, T a, T b) {
+static inline void distribute(const UW* x, T* y, T a, T b, uint range) {
 #if FORM == 1
     for (int pair = 0; pair < 4; pair += 2) {
         T radius = f_sqrt(-2.0f * f_log(unit(x[pair]) + 5.9604644775390625e-8f)) * b;
@@ -66,16 +66,14 @@ static inline void distribute(const UW* x, T* y, T a, T b) {
         y[pair + 1] = a + radius * turn(angle, 0);
     }
 #else
-    for (int l = 0; l < 4; l++) {
-        T u = unit(x[l]);
+    for (int l = 0; l < 4; l++)
 #if FORM == 0
-        y[l] = a + (b - a) * u;
+        y[l] = a + (b - a) * unit(x[l]);
 #elif FORM == 2
-        y[l] = u < a ? (T)(1.0f) : (T)(0.0f);
+        y[l] = (x[l] >> 8) < range ? (T)(1.0f) : (T)(0.0f);
 #else
-        y[l] = u < a ? (T)(0.0f) : b;
+        y[l] = (x[l] >> 8) < range ? (T)(0.0f) : b;
 #endif
-    }
 #endif
 }
 
@@ -92,6 +90,12 @@ static inline void distribute(const UW* x, T* y, T a, T b) {
 #define PUT(i, v) STORE(out, i, (float)(v));
 #else
 #define PUT(i, v) STORE(out, i, v);
+#endif
+
+#ifdef PLAIN
+#define UNROLL
+#else
+#define UNROLL _Pragma("unroll")
 #endif
 
 // What GPUs move at once, at aligned addresses.
@@ -111,14 +115,6 @@ typedef SEVERAL(NUMBER) NUMBERS;
 #endif
 #endif
 
-#if FORM == 4
-#define PUT(i, v) { float f = v, g = LOAD(in, in_offset + (i)); STORE(out, i, f == 0.0f ? 0.0f : f * g); }
-#elif defined(NARROW)
-#define PUT(i, v) STORE(out, i, (float)(v));
-#else
-#define PUT(i, v) STORE(out, i, v);
-#endif
-
 __kernel void random(__global const S* restrict in, __global S* restrict out, long in_offset, long n, long first,
                      uint k0, uint k1, float a, float b, long low, ulong range) {
     const size_t group = get_local_size(0);
@@ -131,26 +127,27 @@ __kernel void random(__global const S* restrict in, __global S* restrict out, lo
         philox(blocks, k0, k1, x);
 #if FORM != 3
         T y[4];
-        distribute(x, y, (T)(a), (T)(b));
+        distribute(x, y, (T)(a), (T)(b), (uint)range);
 #endif
-        if (start + 4 * W <= n) {
-            NUMBER z[4 * W];
-            for (int j = 0; j < W; j++)
-                for (int l = 0; l < 4; l++) z[j * 4 + l] = VALUE(j, l);
-#ifdef PLAIN
-            for (int i = 0; i < 4 * W; i++) PUT(start + i, z[i])
-#else
-            NUMBERS v = SEVERAL(vload)(0, z);
-#if FORM == 4
-            NUMBERS g;
-            if ((in_offset & (4 * W - 1)) == 0) g = GET(in + in_offset + start);
-            else for (int i = 0; i < 4 * W; i++) ((float*)&g)[i] = LOAD(in, in_offset + start + i);
-            v = v == 0.0f ? (NUMBERS)(0.0f) : v * g;
-#endif
-            SET(out + start, v);
-#endif
-        } else {
-            for (long i = start; i < n; i++) PUT(i, VALUE((i - start) / 4, (i - start) % 4))
+        NUMBER z[4 * W];
+        UNROLL for (int j = 0; j < W; j++)
+            UNROLL for (int l = 0; l < 4; l++) z[j * 4 + l] = VALUE(j, l);
+        if (start + 4 * W > n) {
+            UNROLL for (int i = 0; i < 4 * W; i++)   // by constants, or a GPU would keep z in memory
+                if (start + i < n) PUT(start + i, z[i])
+            return;
         }
+#ifdef PLAIN
+        for (int i = 0; i < 4 * W; i++) PUT(start + i, z[i])
+#else
+        NUMBERS v = SEVERAL(vload)(0, z);
+#if FORM == 4
+        NUMBERS g;
+        if ((in_offset & (4 * W - 1)) == 0) g = GET(in + in_offset + start);
+        else UNROLL for (int i = 0; i < 4 * W; i++) ((float*)&g)[i] = LOAD(in, in_offset + start + i);
+        v = v == 0.0f ? (NUMBERS)(0.0f) : v * g;
+#endif
+        SET(out + start, v);
+#endif
     }
 }
