@@ -168,7 +168,7 @@ def _by_runs(
     keys, order = _sorted(where, index, n // (walk[0] * walk[2]) if walk else n, n, skip, walk)
     aligned = is_aligned((src,), (src.strides,)) and (x is None or x.offset % 4 == 0)
     vector = 4 if cols % 4 == 0 and src.strides[2] == 1 and aligned else 1
-    columns, span = cols // vector, max(32, isqrt(count) // 2)
+    columns, span = cols // vector, max(32, isqrt(count) // 3)
     lanes, blocks = outer * columns, count // span
     sums = allocate(queue, (blocks, outer * cols), compute_dtype(src.dtype))
     bounds = allocate(queue, (n, 2), INT32)

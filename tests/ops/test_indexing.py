@@ -246,7 +246,7 @@ def test_emb_03_no_index_costs_more_than_others(queue):
     assert launches[0] == launches[1]
     if profile_of(queue).kind == "gpu":
         spans = [span for name, *_, span in launches[0] if name in ("sum_blocks", "sum_rows")]
-        assert spans == [128, 128]  # of blocks: at most 65536 / 128 of them and 127 rows before and after are added
+        assert spans == [85, 85]  # of blocks: at most 65536 / 85 of them and 84 rows before and after are added
 
 
 def test_64_bit_positions(queue, monkeypatch):

@@ -64,6 +64,9 @@ __kernel void make_keys(__global const INDEX* restrict index, __global KEY* rest
 #define SHARES 8                // items that count for one of them
 #define TILE 2048
 
+static inline int below(int4 v, int key) { return (v.x < key) + (v.y < key) + (v.z < key) + (v.w < key); }
+
+// Of equal keys those of earlier positions go before.
 __kernel __attribute__((reqd_work_group_size(NEAR * SHARES, 1, 1)))
 void rank_keys(__global const INDEX* restrict index, __global KEY* restrict sorted, __global long* restrict order,
                __global int* flag, I i_at, I i_k, I n, I count, long skip, int code) {
@@ -83,13 +86,12 @@ void rank_keys(__global const INDEX* restrict index, __global KEY* restrict sort
             ((__local int*)tile)[j] = start + j >= count ? 0x7fffffff : v >= 0 && v < n && v != skip ? (int)v : -1;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int q = share * (TILE / 4 / SHARES); q < (share + 1) * (TILE / 4 / SHARES); q++) {
-            const int4 others = tile[q];
-            const I at = start + 4 * q, limit = key + (at + 3 < k);   // of those before it, equal keys count as well
-            rank += (others.x < limit) + (others.y < limit) + (others.z < limit) + (others.w < limit);
-            if (at <= k && k <= at + 3)
-                rank += (at < k && others.x == key) + (at + 1 < k && others.y == key) + (at + 2 < k && others.z == key);
-        }
+        const int own_at = k - start, first = share * (TILE / 4 / SHARES), end = first + TILE / 4 / SHARES;
+        int q = first;
+        for (const int own = clamp(own_at / 4, first, end); q < own; q++) rank += below(tile[q], key + 1);
+        for (; q < end; q++) rank += below(tile[q], key);
+        if (share == 0 && own_at >= 0 && own_at < TILE)
+            for (int j = own_at & ~3; j < own_at; j++) rank += ((__local int*)tile)[j] == key;
     }
     before[share][lane] = rank;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -115,6 +117,17 @@ void rank_keys(__global const INDEX* restrict index, __global KEY* restrict sort
 #endif
 #endif
 
+// sum + what lies from `p` to `end` of the order; four reads at a time, for one waits for memory as long as many.
+static inline TV add_rows(TV sum, __global const S* from, __global const long* order, I p, I end, I s_k) {
+    for (; p + 4 <= end; p += 4) {
+        const TV a = GET(from + (I)order[p] * s_k), b = GET(from + (I)order[p + 1] * s_k);
+        const TV c = GET(from + (I)order[p + 2] * s_k), d = GET(from + (I)order[p + 3] * s_k);
+        sum = sum + a + b + c + d;
+    }
+    for (; p < end; p++) sum += GET(from + (I)order[p] * s_k);
+    return sum;
+}
+
 #if FORM == 3
 __kernel void sum_blocks(__global const KEY* restrict keys, __global const long* restrict order,
                          __global const S* restrict src, __global TV* restrict sums, __global int2* restrict bounds,
@@ -128,9 +141,7 @@ __kernel void sum_blocks(__global const KEY* restrict keys, __global const long*
     const I b = item / lanes, lane = item - b * lanes, o = lane / cols, c = (lane - o * cols) * V, p = b * span;
     if (b >= blocks || keys[p] < 0 || keys[p] != keys[p + span - 1]) return;
     __global const S* from = src + s_at + o * s_o + c * s_c;
-    TV sum = 0;
-    for (I q = p; q < p + span; q++) sum += GET(from + (I)order[q] * s_k);
-    sums[item] = sum;
+    sums[item] = add_rows((TV)(0), from, order, p, p + span, s_k);
 }
 
 #else
@@ -140,8 +151,11 @@ __kernel void sum_rows(__global const S* restrict x, __global const KEY* restric
                        I x_at, I s_at, I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I rows, I span) {
     const I item = get_global_id(0), first = item / cols * ROWS, c = item % cols;
     int2 runs[ROWS];
+    #pragma unroll
     for (int i = 0; i < ROWS; i++) runs[i] = bounds[rows == n ? LEAST(first + i, n - 1) : (first + i) % n];
-    for (int i = 0; i < ROWS && first + i < rows; i++) {
+    #pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (first + i >= rows) return;
         const I r = first + i, o = rows == n ? 0 : r / n, key = r - o * n, at = (r * cols + c) * V;
 #ifdef ADDS
         TV sum = GET(x + x_at + at);
@@ -151,12 +165,13 @@ __kernel void sum_rows(__global const S* restrict x, __global const KEY* restric
         const int2 run = runs[i];
         if (run.x >= 0 && run.x < count && keys[run.x] == key) {
             __global const S* from = src + s_at + o * s_o + c * V * s_c;
-            I p = run.x, b = (p + span - 1) / span;
+            I b = (run.x + span - 1) / span;
             const I whole = run.y / span;
-            for (I end = b < whole ? b * span : run.y; p < end; p++) sum += GET(from + (I)order[p] * s_k);
+            sum = add_rows(sum, from, order, run.x, b < whole ? b * span : run.y, s_k);
             if (b < whole) {
+                #pragma unroll 4
                 for (; b < whole; b++) sum += sums[b * lanes + o * cols + c];
-                for (p = whole * span; p < run.y; p++) sum += GET(from + (I)order[p] * s_k);
+                sum = add_rows(sum, from, order, whole * span, run.y, s_k);
             }
         }
         SET(out + at, sum);
