@@ -22,9 +22,10 @@ from netcl.runtime.cache import get_kernel
 
 LONGEST = 1 << 29  # of a row: positions inside it are 32-bit
 _ROWS = (None, None, None, INT64, INT64, INT64, INT64, INT32, INT32)
-_PAIRS = (None, None, INT64, INT64, INT64, INT64, INT32, INT32, INT32)
-_BLOCK = (None, None, INT64, *[INT32] * 5)
-_EXCHANGE = (None, INT64, INT32, INT32, INT32)
+_BLOCKS = (None, None, None, INT64, INT64, INT64, INT64, INT32, INT32, INT32)
+_MERGE = (None, None, None, INT64, *[INT32] * 4)
+EACH = 8  # pairs of a GPU's work-item, as in sort.cl
+SMALL = 1 << 17  # pairs up to which launches cost a GPU more than searching many runs at once
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
@@ -75,54 +76,45 @@ def order_of_rows(x: Tensor, descending: bool = False) -> Tensor:
     facts = (x.offset, *x.strides, rows, n, int(descending))
     if profile.kind == "cpu":
         items = min(rows, 4 * profile.compute_units)
-        kernel = get_kernel(queue, _source(x.dtype, "PLAIN"), "sort_rows", _ROWS, ("-w",))
+        kernel = get_kernel(queue, _source(x.dtype, PLAIN=1), "sort_rows", _ROWS, ("-w",))
         scratch = empty_buffer(queue, items * 2 * n * _pair_size(x.dtype))
         launch(kernel, queue, (items,), (1,), x.buffer, order.buffer, scratch, *facts)
     else:
-        _bitonic(x, order, facts, profile)
+        _by_blocks(x, order, facts, profile)
     return order
 
 
-def _bitonic(x: Tensor, order: Tensor, facts: tuple[int, ...], profile: DeviceProfile) -> None:
+def _by_blocks(x: Tensor, order: Tensor, facts: tuple[int, ...], profile: DeviceProfile) -> None:
+    """Sort blocks of a group each, then merge runs of them."""
     queue, (rows, n), size = x.queue, x.shape, _pair_size(x.dtype)
-    group = profile.group(min(GROUP, profile.local_mem // (8 * size)))
-    block, padded = 4 * group, 1 << max(n - 1, 1).bit_length()
+    padded = 1 << max(n - 1, 1).bit_length()
+    most = GROUP // 2 if padded <= GROUP // 2 * EACH else GROUP
+    group = profile.group(min(most, profile.local_mem // ((EACH + 1) * size)))
+    block = EACH * group
     total = -(-rows * padded // block) * block
-    network = sources.load("sort.cl", WG=group, **_key(x.dtype))
-    sort_block = get_kernel(queue, network, "sort_block", _BLOCK, ("-w",))
-    exchange = get_kernel(queue, network, "exchange", _EXCHANGE, ("-w",))
-    pairs = empty_buffer(queue, total * size)
-    make = get_kernel(queue, _source(x.dtype, "PAIRS"), "make_pairs", _PAIRS, ("-w",))
-    launch(make, queue, (total,), (group,), x.buffer, pairs, *facts, padded)
-
-    def blocks(first: int, last: int) -> None:
-        stages = (padded, first, last, int(last == padded))
-        launch(sort_block, queue, (total // 4,), (group,), pairs, order.buffer, rows, n, *stages)
-
-    blocks(2, min(padded, block))
-    stage = 2 * block
-    while stage <= padded:
-        reach = stage // 2
-        while reach >= block:
-            launch(exchange, queue, (total // 2,), (group,), pairs, total // 2, padded, stage, reach)
-            reach //= 2
-        blocks(stage, stage)
-        stage *= 2
+    pairs, merged = (empty_buffer(queue, total * size if padded > block else 4) for _ in range(2))
+    source = _source(x.dtype, WG=group)
+    kernel = get_kernel(queue, source, "sort_blocks", _BLOCKS, ("-w",))
+    launch(kernel, queue, (total // EACH,), (group,), x.buffer, pairs, order.buffer, *facts, padded)
+    merge = get_kernel(queue, source, "merge_runs", _MERGE, ("-w",))
+    while block < padded:
+        fan = min(32 if total <= SMALL else 4, padded // block)
+        launch(merge, queue, (total,), (group,), pairs, merged, order.buffer, rows, n, padded, block, fan)
+        pairs, merged, block = merged, pairs, block * fan
 
 
 def _pair_size(dtype: DType) -> int:
     return 8 if dtype.itemsize < 8 else 16
 
 
-def _key(dtype: DType) -> dict[str, Any]:
-    return {"KEY": "ulong", "WIDE": 1} if dtype.itemsize == 8 else {"KEY": "uint"}
-
-
 @cache
-def _source(dtype: DType, form: str) -> str:
-    """The program that reads values: PLAIN sorts them, PAIRS makes pairs of them."""
-    floating, key = is_float(dtype), _key(dtype)
+def _source(dtype: DType, **form: int) -> str:
+    """The program that sorts values of `dtype`: PLAIN on CPU devices, else in groups of WG items."""
+    wide, floating = dtype.itemsize == 8, is_float(dtype)
+    key = "ulong" if wide else "uint"
     # small integers are widened before they become keys
-    compute = C_NAME[compute_dtype(dtype)] if floating or dtype.itemsize == 8 else "int"
-    more = {"FLOATING": int(floating), "AS_KEY": f"as_{key['KEY']}", form: 1}
-    return sources.load("sort.cl", S=C_NAME[dtype], T=compute, **key, **more)
+    compute = C_NAME[compute_dtype(dtype)] if floating or wide else "int"
+    more: dict[str, Any] = {"WIDE": 1, **form} if wide else form
+    return sources.load(
+        "sort.cl", S=C_NAME[dtype], T=compute, FLOATING=int(floating), KEY=key, AS_KEY=f"as_{key}", **more
+    )

@@ -44,6 +44,14 @@ def test_lengths(queue, n):
         same(ops.sort(on(queue, x), -1, descending), np.take_along_axis(x, order(x, -1, descending), -1))
 
 
+@pytest.mark.parametrize("shape", [(1, 33000), (2, 70000)])
+def test_rows_of_many_blocks(queue, shape):
+    """All runs merged at once, and in several passes; many equal elements."""
+    x = np.random.default_rng(2).integers(-300, 300, shape)
+    for dtype in ("int32", "float64"):
+        same(ops.argsort(on(queue, x.astype(dtype))), np.argsort(x, -1, kind="stable"))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int64", "int8", "bool"])
 def test_dtypes(queue, dtype):
     x = np.random.default_rng(0).integers(-99, 99, (4, 130)).astype(dtype)

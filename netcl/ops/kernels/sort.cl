@@ -4,9 +4,10 @@
 //
 // PLAIN (CPU devices): an item sorts rows one after the other: short ones by insertion, others by counting digits of 8
 // bits, the lowest first, between two halves of its own scratch memory; digits that are equal everywhere are skipped.
-// Else: a bitonic network over rows padded to `padded`, a power of two, with pairs larger than all others. make_pairs
-// depends on S; sort_block and exchange (WG defined) only on KEY. A group of WG items holds BLOCK pairs (several short
-// rows) in local memory; `exchange` makes the steps that reach over blocks. Source: Batcher 1968.
+// Else (WG items a group): rows are padded to `padded`, a power of two, with pairs larger than all others. sort_blocks
+// sorts blocks of EACH * WG pairs, several short rows or a part of a long one, by a bitonic network; an item takes the
+// steps of three neighbouring reaches on eight pairs of its own between two visits of local memory. merge_runs makes one
+// run of `fan`: a pair's place is the number of pairs before it, found by bisection in each. Source: Batcher 1968.
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
 
 #ifdef WIDE
@@ -23,7 +24,6 @@ static inline Pair pair_of(KEY key, int at) { return (ulong)key << 32 | (uint)at
 static inline bool is_before(Pair p, Pair q) { return p < q; }
 #endif
 
-#ifndef WG
 static inline KEY key_of(T v, int descending) {
 #if FLOATING
     KEY bits = v == 0 ? (KEY)0 : AS_KEY(v);
@@ -35,7 +35,6 @@ static inline KEY key_of(T v, int descending) {
 #endif
     return descending ? ~bits : bits;
 }
-#endif
 
 #ifdef PLAIN
 #define DIGITS ((int)sizeof(KEY))
@@ -84,56 +83,89 @@ __kernel void sort_rows(__global const S* restrict x, __global long* restrict or
     }
 }
 
-#elif defined(WG)
-#define BLOCK (4 * WG)
+#else
+#define EACH 8
+#define BLOCK (EACH * WG)
+#define SPREAD(e) ((e) + (e) / EACH)    // over the banks of local memory
 
-// The steps of stages first .. last (powers of two, the length of the runs they make) that stay inside a block.
-// With `order` at the end the positions are written to it, else the pairs go back.
+static inline void exchange(Pair* p, Pair* q, bool rising) {
+    const Pair a = *p, b = *q;
+    const bool turn = is_before(b, a) == rising;
+    *p = turn ? b : a;
+    *q = turn ? a : b;
+}
+
+// The step that reaches `reach` (4, 2 or 1) on p; whether pair m rises is said by `rising`.
+#define STEP(reach, rising) {                                                    \
+        _Pragma("unroll") for (int m = 0; m < EACH; m++)                         \
+            if ((m & (reach)) == 0) exchange(p + m, p + (m | (reach)), rising);  \
+    }
+#define VISIT _Pragma("unroll") for (int m = 0; m < EACH; m++)
+#define FIRST(size) (size == last || ((lid * EACH + m) & (size)) == 0)
+
+// Rows that fit a block leave their order, others sorted blocks.
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1)))
-void sort_block(__global Pair* restrict pairs, __global long* restrict order, long rows, int n, int padded, int first,
-                int last, int ends) {
-    __local Pair block[BLOCK];
-    const int lid = get_local_id(0);
+void sort_blocks(__global const S* restrict x, __global Pair* restrict pairs, __global long* restrict order, long x_at,
+                 long x_r, long x_k, long rows, int n, int descending, int padded) {
+    __local Pair block[SPREAD(BLOCK)];
+    const int lid = get_local_id(0), last = LEAST(padded, BLOCK), bits = 31 - clz(padded);
     const long base = (long)get_group_id(0) * BLOCK;
-    for (int e = lid; e < BLOCK; e += WG) block[e] = pairs[base + e];
-    for (int size = first, reach = LEAST(first, BLOCK) / 2; size <= last;) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        for (int j = lid; j < BLOCK / 2; j += WG) {
-            const int e = 2 * j - (j & (reach - 1));
-            const bool rising = size == padded || ((base + e) & size) == 0;
-            const Pair p = block[e], q = block[e + reach];
-            if (is_before(q, p) == rising) { block[e] = q; block[e + reach] = p; }
-        }
-        reach /= 2;
-        if (reach == 0) {
-            size *= 2;
-            reach = LEAST(size, BLOCK) / 2;
-        }
+    for (int e = lid; e < BLOCK; e += WG) {
+        const long r = (base + e) >> bits;
+        const int k = (int)((base + e) & (padded - 1));
+        const bool inside = r < rows && k < n;
+        block[SPREAD(e)] = pair_of(inside ? key_of(LOAD(x, x_at + r * x_r + k * x_k), descending) : ~(KEY)0, k);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
+    Pair p[EACH];
+    VISIT p[m] = block[SPREAD(lid * EACH + m)];
+    if (last >= 2) STEP(1, FIRST(2))
+    if (last >= 4) { STEP(2, FIRST(4)) STEP(1, FIRST(4)) }
+    if (last >= 8) { STEP(4, FIRST(8)) STEP(2, FIRST(8)) STEP(1, FIRST(8)) }
+    VISIT block[SPREAD(lid * EACH + m)] = p[m];
+    for (int size = 2 * EACH; size <= last; size *= 2)
+        for (int top = size / 2; top > 0;) {
+            const int low = top > 4 ? 29 - clz(top) : 0, least = 1 << low;   // reaches from top down to least
+            const int e = (lid >> low << (low + 3)) | (lid & (least - 1));
+            const bool rising = size == last || (e & size) == 0;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            VISIT p[m] = block[SPREAD(e + m * least)];
+            if (4 * least <= top) STEP(4, rising)
+            if (2 * least <= top) STEP(2, rising)
+            STEP(1, rising)
+            VISIT block[SPREAD(e + m * least)] = p[m];
+            top = least / 2;
+        }
+    barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = lid; e < BLOCK; e += WG) {
-        if (ends) {
-            const long r = (base + e) / padded;
-            const int k = (int)(base + e - r * padded);
-            if (r < rows && k < n) order[r * n + k] = AT(block[e]);
-        } else pairs[base + e] = block[e];
+        const long r = (base + e) >> bits;
+        const int k = (int)((base + e) & (padded - 1));
+        if (padded > BLOCK) pairs[base + e] = block[SPREAD(e)];
+        else if (r < rows && k < n) order[r * n + k] = AT(block[SPREAD(e)]);
     }
 }
 
-// The step of stage `size` that reaches `reach`, a block or more, far.
-__kernel void exchange(__global Pair* restrict pairs, long half_size, int padded, int size, int reach) {
-    const long j = get_global_id(0), e = 2 * j - (j & (reach - 1));
-    if (j >= half_size) return;
-    const bool rising = size == padded || (e & size) == 0;
-    const Pair p = pairs[e], q = pairs[e + reach];
-    if (is_before(q, p) == rising) { pairs[e] = q; pairs[e + reach] = p; }
-}
-
-#else
-__kernel void make_pairs(__global const S* restrict x, __global Pair* restrict pairs, long x_at, long x_r, long x_k,
-                         long rows, int n, int descending, int padded) {
-    const long e = get_global_id(0), r = e / padded;
-    const int k = (int)(e - r * padded);
-    pairs[e] = pair_of(r < rows && k < n ? key_of(LOAD(x, x_at + r * x_r + k * x_k), descending) : ~(KEY)0, k);
+// At the last pass the order is written, else the merged pairs.
+__kernel void merge_runs(__global const Pair* restrict pairs, __global Pair* restrict merged,
+                         __global long* restrict order, long rows, int n, int padded, int run, int fan) {
+    const long i = get_global_id(0), base = i & ~((long)run * fan - 1);
+    const Pair p = pairs[i];
+    long place = base;
+    for (int f = 0; f < fan; f += 4) {
+        int before[4] = {0, 0, 0, 0};
+        for (int step = run / 2; step > 0; step /= 2)
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const long at = base + (long)LEAST(f + j, fan - 1) * run + before[j];
+                if (is_before(pairs[at + step - 1], p)) before[j] += step;
+            }
+        #pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (f + j < fan) place += before[j] + is_before(pairs[base + (long)(f + j) * run + before[j]], p);
+    }
+    const long r = place >> (31 - clz(padded));
+    const int k = (int)(place & (padded - 1));
+    if (run * (long)fan < padded) merged[place] = p;
+    else if (r < rows && k < n) order[r * n + k] = AT(p);
 }
 #endif
