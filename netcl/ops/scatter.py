@@ -29,11 +29,9 @@ from netcl.ops.sort import order_of_rows
 from netcl.runtime.cache import get_kernel
 
 NONE = -1  # no position is left out
-WALK = 512  # positions that a GPU's item may walk along before sorting them is quicker
-BUSY = 4096  # columns from which walking keeps a GPU busy whatever the number of positions
-LITTLE = 16  # the same where whole rows are added
+WALK = 32  # positions that a GPU's item may walk along before sorting them is quicker
 RANKED = 1 << 14  # positions up to which counting for each those before it sorts them quickest
-NEAR, SHARES, ROWS = 32, 8, 4  # as in scatter.cl: positions of a group, items for each; rows of an item
+NEAR, SHARES, ROWS = 32, 8, 4  # as in scatter.cl: positions of a group and items for each; rows of an item
 COLUMNS, KEYS, RANK, BLOCKS, SUMS = range(5)  # FORM in scatter.cl
 _NAMES = ("add_columns", "make_keys", "rank_keys", "sum_blocks", "sum_rows")
 
@@ -95,14 +93,9 @@ def _summed(
 
     index (O or 1, K, C or 1) and src (O, K, C), O and C being what is before and after `axis`.
     """
-    queue, profile, (outer, count, cols) = src.queue, profile_of(src.queue), src.shape
-    whole = index.shape[::2] == (1, 1)
-    few = count <= (LITTLE if whole else WALK) or (not whole and outer * cols >= BUSY)
-    if src.size and profile.kind not in ("cpu", "numpy") and not few:
-        base = None if x is None else contiguous(x)
-        if whole:
-            return _by_runs(where, shape, axis, index, src, skip, base, None)
-        return _by_runs(where, shape, axis, index, src.reshape(1, -1, 1), skip, base, src.shape)
+    queue, profile = src.queue, profile_of(src.queue)
+    if src.size and profile.kind not in ("cpu", "numpy") and src.shape[1] > WALK:
+        return _by_runs(where, shape, axis, index, src, skip, None if x is None else contiguous(x))
     compute = compute_dtype(src.dtype)
     out = Tensor.zeros(queue, shape, compute) if x is None else copy(x.astype(compute))
     if src.size and profile.kind == "numpy":
@@ -146,7 +139,7 @@ def _by_columns(
         chunk, local = min(cols, -(-share // 16) * 16), 1  # 16: items do not share cache lines
     items = outer * -(-cols // chunk)
     wide = is_wide(profile, out.size, reach(index), reach(src))
-    kernel = _kernel(queue, COLUMNS, src.dtype, index.dtype, INT32, wide, 1, False, 4, 13, INT64, INT32)
+    kernel = _kernel(queue, COLUMNS, (src.dtype, index.dtype, INT32, wide), 4, 13, INT64, INT32)
     launch(
         kernel, queue, (-(-items // local) * local,), (local,), out.buffer, index.buffer, src.buffer,
         flag_buffer(queue), index.offset, *layout.expand_strides(index.shape, index.strides, src.shape), src.offset,
@@ -154,85 +147,88 @@ def _by_columns(
     )  # fmt: skip
 
 
-def _by_runs(
-    where: str, shape: Shape, axis: int, index: Tensor, src: Tensor, skip: int, x: Tensor | None, walk: Shape | None
-) -> Tensor:
+def _by_runs(where: str, shape: Shape, axis: int, index: Tensor, src: Tensor, skip: int, x: Tensor | None) -> Tensor:
     """Sort the positions, sum blocks of equal ones, then write row by row `x` and what belongs to it.
 
-    `walk` is the shape (O, K, C) whose elements are scattered one by one, src being (1, O * K * C, 1); None: whole rows
-    are.
+    Where whole rows are added there is one list of positions, else one for each (o, c).
     """
-    queue, (outer, count, cols) = src.queue, src.shape
+    queue, (outer, count, cols), n = src.queue, src.shape, shape[axis]
     out, profile = allocate(queue, shape, src.dtype), profile_of(queue)
-    n = out.size if walk else shape[axis]
-    keys, order = _sorted(where, index, n // (walk[0] * walk[2]) if walk else n, n, skip, walk)
+    whole = index.shape[::2] == (1, 1)
+    keys, order = _sorted(where, index, (1, count, 1) if whole else src.shape, n, skip)
     aligned = is_aligned((src,), (src.strides,)) and (x is None or x.offset % 4 == 0)
-    vector = 4 if cols % 4 == 0 and src.strides[2] == 1 and aligned else 1
+    vector = 4 if whole and cols % 4 == 0 and src.strides[2] == 1 and aligned else 1
     columns, span = cols // vector, max(32, isqrt(count) // 3)
-    lanes, blocks = outer * columns, count // span
+    lanes, blocks, rows = outer * columns, count // span, outer * n
     sums = allocate(queue, (blocks, outer * cols), compute_dtype(src.dtype))
-    bounds = allocate(queue, (n, 2), INT32)
-    wide = is_wide(profile, out.size, reach(src), reach(src if x is None else x), sums.size)
-    form = (src.dtype, INT32, keys.dtype, wide, vector, x is not None)
-    from_src, runs = (src.offset, *src.strides), (keys.buffer, order.buffer, src.buffer, sums.buffer, bounds.buffer)
-    grid, local, _ = line_of(profile, max(blocks * lanes, count))
-    launch(
-        _kernel(queue, BLOCKS, *form, 5, 9), queue, grid, local, *runs, *from_src, count, columns, lanes, blocks, span
-    )
-    rows = outer * n
-    grid, local, _ = line_of(profile, -(-rows // ROWS) * columns)
+    bounds = allocate(queue, (n if whole else out.size, 2), INT32)
     base = out if x is None else x
+    wide = is_wide(profile, out.size, reach(src), reach(base), keys.size, sums.size)
+    types = (
+        src.dtype,
+        INT32,
+        keys.dtype,
+        wide,
+        (("V", vector), ("LISTS", int(not whole)), ("ADDS", int(x is not None))),
+    )
+    runs = (keys.buffer, order.buffer, src.buffer, sums.buffer, bounds.buffer)
+    facts = (src.offset, *src.strides, n, count, columns, lanes, span)
+    grid, local, _ = line_of(profile, max(blocks * lanes, keys.size))
+    launch(_kernel(queue, BLOCKS, types, 5, 11), queue, grid, local, *runs, *facts, keys.size, blocks)
+    grid, local, _ = line_of(profile, -(-rows // ROWS) * columns)
     launch(
-        _kernel(queue, SUMS, *form, 7, 11), queue, grid, local, base.buffer, *runs, out.buffer, base.offset, *from_src,
-        n, count, columns, lanes, rows, span,
-    )  # fmt: skip
+        _kernel(queue, SUMS, types, 7, 11),
+        queue,
+        grid,
+        local,
+        *runs,
+        base.buffer,
+        out.buffer,
+        *facts,
+        base.offset,
+        rows,
+    )
     return out
 
 
-def _sorted(where: str, index: Tensor, limit: int, rows: int, skip: int, walk: Shape | None) -> tuple[Tensor, Tensor]:
-    """The row that each position means, -1 for what is left out, in rising order; and where each was (int64).
+def _sorted(where: str, index: Tensor, seen: Shape, n: int, skip: int) -> tuple[Tensor, Tensor]:
+    """The lists of positions of an index seen as (O, K, C): (O * C, K, 1), -1 for what is left out, in rising order.
 
-    One of `rows` rows: index has to be below `limit`. int32, int64 where that is too small.
+    And where along K each was (int64). Positions are int32, int64 where that is too small.
     """
-    queue, profile = index.queue, profile_of(index.queue)
-    outer, count, cols = walk or (1, index.shape[1], 1)
-    size, group = outer * count * cols, NEAR * SHARES
-    wide = is_wide(profile, size, reach(index))
-    keys = allocate(queue, (1, size, 1), INT64 if is_wide(profile, rows) else INT32)
-    form = (INT32, index.dtype, keys.dtype, wide, 1, False)
+    queue, profile, (outer, count, cols) = index.queue, profile_of(index.queue), seen
+    lists, group = outer * cols, NEAR * SHARES
+    wide = is_wide(profile, lists * count, reach(index))
+    keys = allocate(queue, (lists, count, 1), INT64 if is_wide(profile, n) else INT32)
+    types = (INT32, index.dtype, keys.dtype, wide)
     flag, at, code = flag_buffer(queue), index.offset, arm_flag(queue, where)
-    if walk is None and size <= RANKED and keys.dtype == INT32 and profile.group(group) == group:
-        order, kernel = allocate(queue, (size,), INT64), _kernel(queue, RANK, *form, 4, 4, INT64, INT32)
+    if index.shape[::2] == (1, 1) and count <= RANKED and keys.dtype == INT32 and profile.group(group) == group:
+        order, kernel = allocate(queue, (count,), INT64), _kernel(queue, RANK, types, 4, 4, INT64, INT32)
         launch(
-            kernel, queue, (-(-size // NEAR) * group,), (group,), index.buffer, keys.buffer, order.buffer, flag, at,
-            index.strides[1], limit, count, skip, code,
+            kernel, queue, (-(-count // NEAR) * group,), (group,), index.buffer, keys.buffer, order.buffer, flag, at,
+            index.strides[1], n, count, skip, code,
         )  # fmt: skip
         return keys, order
-    kernel = _kernel(queue, KEYS, *form, 3, 8, INT64, INT32)
-    grid, local, _ = line_of(profile, size)
-    steps = layout.expand_strides(index.shape, index.strides, (outer, count, cols))
+    kernel = _kernel(queue, KEYS, types, 3, 8, INT64, INT32)
+    grid, local, _ = line_of(profile, keys.size)
+    steps = layout.expand_strides(index.shape, index.strides, seen)
     launch(
-        kernel, queue, grid, local, index.buffer, keys.buffer, flag, at, *steps, limit, count, cols, size, skip, code
+        kernel, queue, grid, local, index.buffer, keys.buffer, flag, at, *steps, n, count, cols, keys.size, skip, code
     )  # fmt: skip
-    order = order_of_rows(keys.reshape(1, -1))
-    return pick(where, keys, order.reshape(1, -1, 1), keys.shape), order
+    order = order_of_rows(keys.reshape(lists, count))
+    return pick(where, keys, order.reshape(keys.shape), keys.shape), order
 
 
 @cache
-def _source(form: int, src: DType, index: DType, key: DType, wide: bool, vector: int, adds: bool) -> str:
+def _source(form: int, src: DType, index: DType, key: DType, wide: bool, more: tuple[tuple[str, int], ...] = ()) -> str:
     compute = C_NAME[compute_dtype(src)]
-    types: dict[str, Any] = {"S": C_NAME[src], "T": compute, "INDEX": C_NAME[index], "KEY": C_NAME[key], "V": vector}
+    types: dict[str, Any] = {"S": C_NAME[src], "T": compute, "INDEX": C_NAME[index], "KEY": C_NAME[key]}
     if form == COLUMNS and wide and compute == C_NAME[src]:  # GPUs walk one column per item
         types["T8"] = f"{compute}8"
-    if form == SUMS:
-        types |= {"ROWS": ROWS, "ADDS": 1} if adds else {"ROWS": ROWS}
-    return sources.load("index.cl", "scatter.cl", FORM=form, I="long" if wide else "int", **types)
+    return sources.load("index.cl", "scatter.cl", FORM=form, I="long" if wide else "int", **types, **dict(more))
 
 
-def _kernel(
-    queue: Any, form: int, src: DType, index: DType, key: DType, wide: bool, vector: int, adds: bool, memory: int,
-    positions: int, *rest: DType,
-) -> Kernel:  # fmt: skip
-    """The kernel of scatter.cl that takes `memory` buffers, then positions, then the `rest`."""
-    types = (*[None] * memory, *[INT64 if wide else INT32] * positions, *rest)
-    return get_kernel(queue, _source(form, src, index, key, wide, vector, adds), _NAMES[form], types, ("-w",))
+def _kernel(queue: Any, form: int, facts: tuple[Any, ...], memory: int, positions: int, *rest: DType) -> Kernel:
+    """The kernel of scatter.cl for `facts` (see _source) that takes `memory` buffers, positions, then the `rest`."""
+    types = (*[None] * memory, *[INT64 if facts[3] else INT32] * positions, *rest)
+    return get_kernel(queue, _source(form, *facts), _NAMES[form], types, ("-w",))

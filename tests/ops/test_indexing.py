@@ -184,6 +184,16 @@ def test_scatter_add_to_a_part_of_views(queue):
     np.testing.assert_allclose(g.to_host(), want - X, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 40, 5000])
+@pytest.mark.parametrize("shape", [(2, 1100, 3), (1, 4000, 1)])
+def test_scatter_add_of_runs_that_cross_blocks(queue, rows, shape):
+    rng = np.random.default_rng(rows)
+    i, src = rng.integers(0, rows, shape), rng.integers(-9, 9, shape).astype(np.float32)
+    x = rng.integers(-9, 9, (shape[0], rows, shape[2])).astype(np.float32)
+    same(ops.scatter_add(on(queue, x), on(queue, i), on(queue, src), 1), added(x, i, src, 1).astype(np.float32))
+    same(gather_grad(on(queue, src), on(queue, i), x.shape, 1), added(0 * x, i, src, 1).astype(np.float32))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_types_are_summed_in_float(queue, dtype):
     i, src = np.zeros((3000, 2), np.int64), np.full((3000, 2), 0.1).astype(dtype)
@@ -235,7 +245,7 @@ def test_emb_03_no_index_costs_more_than_others(queue):
         return
     g = on(queue, np.ones((65536, 8), np.float32))
     launches = []
-    hook = lambda kernel, queue, size, local, args, _: launches[-1].append((kernel.name, size, local, args[-1]))  # noqa: E731
+    hook = lambda kernel, queue, size, local, args, _: launches[-1].append((kernel.name, size, local, args[-3]))  # noqa: E731
     opencl.hooks.append(hook)
     try:
         for index in (np.full(65536, 3), np.arange(65536) % 10):

@@ -94,12 +94,8 @@ static inline void distribute(const UW* x, T* y, T a, T b, uint range) {
 
 #ifdef PLAIN
 #define UNROLL
-#else
+#else   // what GPUs move at once, at aligned addresses
 #define UNROLL _Pragma("unroll")
-#endif
-
-// What GPUs move at once, at aligned addresses.
-#ifndef PLAIN
 #if W == 1
 #define SEVERAL(name) JOIN(name, 4)
 #else

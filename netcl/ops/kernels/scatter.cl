@@ -3,13 +3,13 @@
 // any strides. Positions equal to `skip` are left out; a bad one sets the error flag and is left out.
 // T8 is a vector of eight T, defined where S is T and items own many columns.
 //   FORM 0 columns: an item owns `chunk` columns of one o and walks along k.
-//   Where that leaves too few items, positions are sorted first, and equal ones lie together, as a run. Their keys are
-//   rows of out, -1 for what is left out.
+//   Where k is long, its positions are sorted first, and equal ones lie together, as a run: in one list of `count`
+//   where whole rows are added, else (LISTS) in one for each (o, c). Keys are rows, -1 for what is left out.
 //   FORM 1 keys:    makes the keys of all positions, for a sort of its own to follow.
-//   FORM 2 rank:    makes the keys of at most some thousands and sorts them, by counting for each those that go before.
+//   FORM 2 rank:    makes the keys of one list and sorts them, by counting for each of them those that go before.
 //   FORM 3 blocks:  cuts the sorted keys into blocks of `span`. An item sums V columns of a block where all keys are
 //                   equal; and it notes where the run of a key begins and ends.
-//   FORM 4 rows:    writes out = x + sums (0 + sums without ADDS): an item takes V columns of ROWS rows, and adds to each
+//   FORM 4 rows:    writes out = x + sums (0 + sums unless ADDS): an item takes V columns of ROWS rows, and adds to each
 //                   the blocks inside its run and what lies before and after them, one by one. Nobody clears the bounds
 //                   of rows without a run: they are believed where a key of the row is found there.
 
@@ -51,12 +51,12 @@ __kernel void add_columns(__global T* restrict out, __global const INDEX* restri
 #elif FORM == 1
 __kernel void make_keys(__global const INDEX* restrict index, __global KEY* restrict keys, __global int* flag, I i_at,
                         I i_o, I i_k, I i_c, I n, I count, I cols, I size, long skip, int code) {
-    const I e = get_global_id(0), r = e / cols, c = e - r * cols, o = r / count, k = r - o * count;
+    const I e = get_global_id(0), list = e / count, k = e - list * count, o = list / cols, c = list - o * cols;
     if (e >= size) return;
     const INDEX v = index[i_at + o * i_o + k * i_k + c * i_c];
     const bool good = v >= 0 && v < n;
     if (!good) bad_index(flag, code, v, n);
-    keys[e] = good && v != skip ? (KEY)(((long)o * n + v) * cols + c) : (KEY)-1;
+    keys[e] = good && v != skip ? (KEY)v : (KEY)-1;
 }
 
 #elif FORM == 2
@@ -128,51 +128,54 @@ static inline TV add_rows(TV sum, __global const S* from, __global const long* o
     return sum;
 }
 
+// Where the list of (o, c) starts, and where the bounds of its row v are.
+#define START(o, c) (LISTS ? ((o) * cols + (c)) * count : 0)
+#define OWN(o, v, c) (LISTS ? ((o) * n + (v)) * cols + (c) : (v))
+
 #if FORM == 3
 __kernel void sum_blocks(__global const KEY* restrict keys, __global const long* restrict order,
-                         __global const S* restrict src, __global TV* restrict sums, __global int2* restrict bounds,
-                         I s_at, I s_o, I s_k, I s_c, I count, I cols, I lanes, I blocks, I span) {
-    const I item = get_global_id(0);
-    if (item < count) {
+                         __global const S* restrict src, __global TV* restrict sums, __global int* restrict bounds,
+                         I s_at, I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I span, I size, I blocks) {
+    const I item = get_global_id(0), b = item / lanes, lane = item - b * lanes, o = lane / cols, c = lane - o * cols;
+    if (item < size && keys[item] >= 0) {
         const KEY key = keys[item];
-        if (key >= 0 && (item == 0 || keys[item - 1] != key)) ((__global int*)(bounds + key))[0] = item;
-        if (key >= 0 && (item + 1 == count || keys[item + 1] != key)) ((__global int*)(bounds + key))[1] = item + 1;
+        const I list = item / count, k = item - list * count, at = OWN(list / cols, (I)key, list % cols);
+        if (k == 0 || keys[item - 1] != key) bounds[2 * at] = k;
+        if (k + 1 == count || keys[item + 1] != key) bounds[2 * at + 1] = k + 1;
     }
-    const I b = item / lanes, lane = item - b * lanes, o = lane / cols, c = (lane - o * cols) * V, p = b * span;
-    if (b >= blocks || keys[p] < 0 || keys[p] != keys[p + span - 1]) return;
-    __global const S* from = src + s_at + o * s_o + c * s_c;
-    sums[item] = add_rows((TV)(0), from, order, p, p + span, s_k);
+    const I p = b * span, first = START(o, c) + p;
+    if (b >= blocks || keys[first] < 0 || keys[first] != keys[first + span - 1]) return;
+    sums[item] = add_rows((TV)(0), src + s_at + o * s_o + c * V * s_c, order + START(o, c), p, p + span, s_k);
 }
 
 #else
-__kernel void sum_rows(__global const S* restrict x, __global const KEY* restrict keys,
-                       __global const long* restrict order, __global const S* restrict src,
-                       __global const TV* restrict sums, __global const int2* restrict bounds, __global S* restrict out,
-                       I x_at, I s_at, I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I rows, I span) {
-    const I item = get_global_id(0), first = item / cols * ROWS, c = item % cols;
+#define ROWS 4
+
+__kernel void sum_rows(__global const KEY* restrict keys, __global const long* restrict order,
+                       __global const S* restrict src, __global const TV* restrict sums,
+                       __global const int2* restrict bounds, __global const S* restrict x, __global S* restrict out,
+                       I s_at, I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I span, I x_at, I rows) {
+    const I item = get_global_id(0), r0 = item / cols * ROWS, c = item % cols;
     int2 runs[ROWS];
     #pragma unroll
-    for (int i = 0; i < ROWS; i++) runs[i] = bounds[rows == n ? LEAST(first + i, n - 1) : (first + i) % n];
+    for (int i = 0; i < ROWS; i++) {
+        const I r = LEAST(r0 + i, rows - 1), o = rows == n ? 0 : r / n;
+        runs[i] = bounds[OWN(o, r - o * n, c)];
+    }
     #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        if (first + i >= rows) return;
-        const I r = first + i, o = rows == n ? 0 : r / n, key = r - o * n, at = (r * cols + c) * V;
-#ifdef ADDS
-        TV sum = GET(x + x_at + at);
-#else
-        TV sum = 0;
-#endif
+        const I r = r0 + i, o = rows == n ? 0 : r / n, at = (r * cols + c) * V;
+        if (r >= rows) return;
+        TV sum = ADDS ? GET(x + x_at + at) : (TV)(0);
         const int2 run = runs[i];
-        if (run.x >= 0 && run.x < count && keys[run.x] == key) {
+        if (run.x >= 0 && run.x < count && keys[START(o, c) + run.x] == r - o * n) {
             __global const S* from = src + s_at + o * s_o + c * V * s_c;
-            I b = (run.x + span - 1) / span;
-            const I whole = run.y / span;
-            sum = add_rows(sum, from, order, run.x, b < whole ? b * span : run.y, s_k);
-            if (b < whole) {
-                #pragma unroll 4
-                for (; b < whole; b++) sum += sums[b * lanes + o * cols + c];
-                sum = add_rows(sum, from, order, whole * span, run.y, s_k);
-            }
+            __global const long* places = order + START(o, c);
+            const I b0 = (run.x + span - 1) / span, b1 = run.y / span;
+            sum = add_rows(sum, from, places, run.x, b0 < b1 ? b0 * span : run.y, s_k);
+            #pragma unroll 4
+            for (I b = b0; b < b1; b++) sum += sums[b * lanes + o * cols + c];
+            sum = add_rows(sum, from, places, b0 < b1 ? b1 * span : run.y, run.y, s_k);
         }
         SET(out + at, sum);
     }
