@@ -46,10 +46,19 @@ def take(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
 def take_as(where: str, x: Tensor, index: Tensor, axis: int) -> Tensor:
     """`take` under the name that errors shall show."""
     same_queue(where, x, index)
+    plans, key = x.queue.netcl_state.plans, ("take", axis, *_layout(x), *_layout(index))
+    run = plans.get(key)
+    if run is not None:  # small lookups cost a GPU less than what follows
+        return run(x, index, arm_flag(x.queue, where))[0]  # type: ignore[no-any-return]
     axis = layout.as_axis(where, axis, x.ndim)
     check_index_dtype(where, index)
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    return pick(where, three(x, axis), index.reshape(1, -1, 1), shape) if 0 not in shape else empty(x, shape)
+    if 0 in shape:
+        return empty(x, shape)
+    seen, flat = three(x, axis), index.reshape(1, -1, 1)
+    if x.backend != "cpu" and seen.buffer is x.buffer and flat.buffer is index.buffer:
+        plans[key] = _plan_of(seen, flat, shape)
+    return pick(where, seen, flat, shape)
 
 
 def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
@@ -95,15 +104,22 @@ def pick(where: str, x: Tensor, index: Tensor, shape: Shape) -> Tensor:
     """
     if x.backend == "cpu":
         return cpu.compute(_numpy_pick, x, index, where=where, shape=shape)  # type: ignore[no-any-return]
+    return _plan_of(x, index, shape)(x, index, arm_flag(x.queue, where))[0]
+
+
+def _layout(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.strides, x.dtype, x.offset
+
+
+def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Run:
+    """The prepared launch of `pick` for tensors like these; it takes no more of them than buffers and offsets."""
     if x.shape[2] == 1 < index.shape[1]:  # positions along the row make long rows of many short ones
-        return pick(where, x.expand(*x.shape[:2], index.shape[1]), index.transpose(1, 2), shape)
-    queue = x.queue
-    plans = queue.netcl_state.plans
-    key = ("pick", x.shape, x.strides, x.dtype, x.offset, index.shape, index.strides, index.dtype, index.offset, shape)
+        return _plan_of(x.expand(*x.shape[:2], index.shape[1]), index.transpose(1, 2), shape)
+    plans, key = x.queue.netcl_state.plans, ("pick", shape, *_layout(x), *_layout(index))
     run = plans.get(key)
     if run is None:
         run = plans[key] = _plan(x, index, shape)
-    return run(x, index, arm_flag(queue, where))[0]  # type: ignore[no-any-return]
+    return run  # type: ignore[no-any-return]
 
 
 def _plan(x: Tensor, index: Tensor, shape: Shape) -> Run:
