@@ -140,7 +140,7 @@ __kernel void random(__global const S* restrict in, __global S* restrict out, lo
 #if FORM == 4
         NUMBERS g;
         if ((in_offset & (4 * W - 1)) == 0) g = GET(in + in_offset + start);
-        else UNROLL for (int i = 0; i < 4 * W; i++) ((float*)&g)[i] = LOAD(in, in_offset + start + i);
+        else { UNROLL for (int i = 0; i < 4 * W; i++) ((float*)&g)[i] = LOAD(in, in_offset + start + i); }
         v = v == 0.0f ? (NUMBERS)(0.0f) : v * g;
 #endif
         SET(out + start, v);
