@@ -114,17 +114,19 @@ def notes(records: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def markdown(records: Sequence[dict[str, Any]]) -> str:
-    """A suite's records as a table for README.md."""
-    first = records[0]
+    """A suite's records as a table for README.md: those with a target, and how many others there are."""
+    first, shown = records[0], [r for r in records if verdict(r)]
     threads = f", {first['threads']} threads" if first["threads"] else ""
     lines = [f"{first['device']}, {first['driver']}{threads}, {first['date'][:10]}.", "",
              "| case | netcl ms | reference ms | ratio | target | memory kept | rate | of ceiling | error |",
              "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
-    for record in records:
+    for record in shown:
         name, ours, reference, ratio, target, kept, _, rate, share, error = cells(record)
         ratio = "failed" if record.get("failed") else ratio.removesuffix(" <")
         lines.append(f"| {' | '.join((name, ours, reference, ratio, target, kept, rate, share, error))} |")
     lines += ["", *(f"- {text}" for text in notes(records))] if notes(records) else []
+    others = len(records) - len(shown)
+    lines += ["", f"{others} cases without a target: `python -m benchmarks.report`."] if others else []
     return "\n".join(lines)
 
 

@@ -204,6 +204,8 @@ def test_verdicts():
     assert closing.splitlines() == ["1 of 3 targets met", "below target (<): b", "failed (!): c", "  b: bytes"]
     assert "\n- b: bytes" in report.markdown([RECORD, RECORD | {"ratio": 0.9, "case": "b"}])
     assert "bytes" not in report.markdown([RECORD])
+    table = report.markdown([RECORD, RECORD | {"target": None, "case": "aside"}])
+    assert "aside" not in table and table.endswith("1 cases without a target: `python -m benchmarks.report`.")
 
 
 def test_records_of_the_gpu_harness_fit_the_same_table(tmp_path):
