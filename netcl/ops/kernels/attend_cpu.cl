@@ -127,7 +127,7 @@ __kernel void attend(__global S* restrict o, __global E* restrict lse, __global 
     put(o + first * D, O, al, rows, D);
     for (int x = 0; x < NR; x += VW) {
         V lost = (V)(0);
-        for (int c = 0; c < D; c++) lost += LOC(O + c * NR + x) * (V)(0);
+        for (int c = 0; c < D; c++) lost += LOST(LOC(O + c * NR + x));
         LOC(l + x) = lost;
     }
     for (int r = 0; r < rows; r++)
@@ -208,7 +208,7 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
     E f = l == 0 ? 0 : 1 / l, lost = 0;
     for (int c = 0; c < D; c++) {
         STORE(o, row * D + c, O[c] * f);
-        lost += O[c] * 0;
+        lost += LOST(O[c]);
     }
     lse[row] = l == 0 ? NONE : m * LN2 + log(l);
     if (lost != 0) attend_row(o + row * D, lse + row, q, k, v, mask, scale, &d, i);

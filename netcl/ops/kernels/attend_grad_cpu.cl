@@ -147,7 +147,7 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
             put_row(dk + (row + j) * D, dK + j * DP, D, LN2);
             put_row(dv + (row + j) * D, dV + j * DP, D, 1);
             V lost = (V)(0);
-            for (int c = 0; c < DP; c += VW) lost += (LOC(dK + j * DP + c) + LOC(dV + j * DP + c)) * (V)(0);
+            for (int c = 0; c < DP; c += VW) lost += LOST(LOC(dK + j * DP + c) + LOC(dV + j * DP + c));
             if (total(lost) != 0)
                 key_grad_row(dk + (row + j) * D, dv + (row + j) * D, q + oq + b * d.qb + kh * d.G * d.qh, k + (kb + j) * d.kt,
                              v + (kb + j) * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + ol + head * d.Tq,
@@ -177,13 +177,13 @@ __kernel void join(__global S* restrict dq, __global const E* restrict parts, __
             V s = (V)(0);
             for (long z = 0; z < d.splits; z++) s += *(__global const U*)(p + z * size + c);
             SET(r + c, s * scale);
-            lost += s * (V)(0);
+            lost += LOST(s);
         }
         for (; c < d.D; c++) {
             E s = 0;
             for (long z = 0; z < d.splits; z++) s += p[z * size + c];
             STORE(r, c, s * scale);
-            lost += s * 0;
+            lost += LOST(s);
         }
         if (total(lost) != 0)
             query_grad_row(r, q + t * d.qt, k, v, g + t * d.gt, lse[ol + head * d.Tq + t], delta[head * d.Tq + t], mask, scale,

@@ -160,7 +160,7 @@ static inline void put_row(__global S* to, const V* row, int D, E f) {
 // Which rows are to be computed again: the items of a row keep 0 or NaN for their part of it in lost[BR][GX].
 static inline E not_finite(const V* row) {
     V s = (V)(0);
-    UNROLL for (int j = 0; j < DN; j++) s += row[j] * (E)0;
+    UNROLL for (int j = 0; j < DN; j++) s += LOST(row[j]);
     return (s.x + s.y) + (s.z + s.w);
 }
 

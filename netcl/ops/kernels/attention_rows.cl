@@ -9,6 +9,7 @@
 // it; a key may be masked as padding. E: compute type, S: storage type.
 #define UNROLL _Pragma("unroll")
 #define NONE (-INFINITY)
+#define LOST(x) ((x) - (x))   // 0, or NaN of what is not finite; Mesa would take x * 0 for 0
 #define LOG2E ((E)1.4426950408889634)
 typedef JOIN(E, 4) E4;
 #if defined(NARROW) && defined(ALIGNED)

@@ -26,7 +26,7 @@ static inline void mask_block(__local E* d, __global const S* s, int rows, int c
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < cols; c++) {
             E y = LOAD(s, r * sr + c * sc);
-            d[r * LDA + c] = y > 0 ? d[r * LDA + c] : 0 * y;
+            d[r * LDA + c] = y > 0 ? d[r * LDA + c] : y - y;   // Mesa would take 0 * y for 0
         }
 }
 

@@ -42,7 +42,7 @@ typedef struct {
     FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K) \
     FETCH(y_next, Y, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K) \
     _Pragma("unroll") for (int i = 0; i < COUNT(BM, A_VEC); i++) \
-        a_next[i] = y_next[i] > 0 ? a_next[i] : 0 * y_next[i];
+        a_next[i] = y_next[i] > 0 ? a_next[i] : y_next[i] - y_next[i];   // Mesa would take 0 * y for 0
 #else
 #define FETCH_A() FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K)
 #endif
