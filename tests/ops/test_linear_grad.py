@@ -142,13 +142,12 @@ def mlp_step(queue, batch):
 
 def test_a_recorded_mlp_step_takes_ten_launches(cl_queue):
     """Three products forward, the loss with its gradient, five products backward (GPUs: three launches), one update."""
-    profile = profile_of(cl_queue)
-    expected, units = (8, profile.compute_units) if profile.kind == "gpu" else (10, 2)  # more would pack operands first
-    with override_profile(cl_queue, dataclasses.replace(profile, compute_units=units)):
-        step = ag.CompiledStep(mlp_step(cl_queue, 32))
-        step()
-        step()
-    assert step.num_launches == expected, [launch.name for launch in step.captures[0].launches]
+    step = ag.CompiledStep(mlp_step(cl_queue, 32))
+    step()
+    step()
+    names = [launch.name for launch in step.captures[0].launches]
+    packs = names.count("gemm_pack")  # of an operand, where a CPU has many cores or little local memory
+    assert len(names) - packs == (8 if profile_of(cl_queue).kind == "gpu" else 10), names
 
 
 @pytest.mark.skipif(not POSED, reason="needs an OpenCL driver for the CPU")
