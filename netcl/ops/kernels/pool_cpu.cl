@@ -74,7 +74,7 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
                     }
                 }
                 SET(out + j, best);
-                if (INDICES && sizeof(MT) == sizeof(int)) *(__global MU*)(place + j) = at;
+                if (INDICES & (sizeof(MT) == sizeof(int))) *(__global MU*)(place + j) = at;
                 else if (INDICES) for (int l = 0; l < VW; l++) place[j + l] = ((const MT*)&at)[l];
                 j += VW;
                 continue;
