@@ -59,7 +59,8 @@ def _plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None,
     preamble, more = epilogue(bias, activation, element)
     defines = {"S": C_NAME[x.dtype], "E": element, "I": "long" if wide else "int", "EACH": each, **row, **more}
     defines |= {"C": g.c, "KH": g.kh, "KW": g.kw}
-    kernel = get_kernel(x.queue, sources.load("conv_few.cl", preamble=preamble, **defines), "conv_few", TYPES, OPTIONS)
+    source = sources.load("conv_finish.cl", "conv_few.cl", preamble=preamble, **defines)
+    kernel = get_kernel(x.queue, source, "conv_few", TYPES, OPTIONS)
     dims = DIMS.pack(*x.strides, *y.strides, g.pixels, g.o, g.h, g.w, *g.stride, *g.padding, *g.dilation, *g.out)
     groups = -(-g.pixels // (row["WG"] * each))
     return kernel, (groups * row["WG"], -(-g.o // row["OUTS"])), (row["WG"], 1), dims

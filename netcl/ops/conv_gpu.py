@@ -274,7 +274,7 @@ def _text(dtype: DType, wide: bool, preamble: str, *defines: tuple[str, Any]) ->
     names = {"RATE", "GROUPS"}  # of the tuning table alone
     given: dict[str, Any] = {"A_VEC": 1, "B_VEC": 1, **{k: v for k, v in defines if k not in names}}
     given |= {"S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "I": "long" if wide else "int"}
-    return sources.load("tile_gpu.cl", "conv_gpu.cl", preamble=preamble, **given)
+    return sources.load("conv_finish.cl", "tile_gpu.cl", "conv_gpu.cl", preamble=preamble, **given)
 
 
 def _wide(g: Geometry, x: Tensor, strides: Any) -> bool:

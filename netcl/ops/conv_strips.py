@@ -16,7 +16,7 @@ from netcl.ops.matmul_parts import epilogue
 from netcl.ops.plans import remember
 from netcl.runtime.cache import get_kernel
 
-FILES = ("strips.cl", "conv_strips.cl")
+FILES = ("conv_finish.cl", "strips.cl", "conv_strips.cl")
 FORWARD = (*(None,) * 4, *(INT64,) * 4, strips.RECORD)
 WEIGHTS = (*(None,) * 3, INT64, INT64, strips.RECORD)
 OPTIONS = ("-cl-mad-enable",)

@@ -23,6 +23,7 @@ from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_flo
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.profile import profile_of
+from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops import reduction as reduction_ops
 from netcl.ops import sources
@@ -210,8 +211,17 @@ def arranged(
     return last(logits), target.reshape(-1) if labels else last(target), labels
 
 
+def _positions(queue: Any, n: int, dtype: DType) -> Tensor:
+    """0 ... n-1, made once per queue."""
+    plans, key = state_of(queue).plans, ("positions", n, dtype)
+    if key not in plans:
+        plans[key] = Tensor.from_host(queue, np.arange(n, dtype=dtype))
+    return plans[key]  # type: ignore[no-any-return]
+
+
 def operands(z: Tensor, t: Tensor, weight: Tensor | None, labels: bool, compute: DType) -> list[Tensor]:
-    columns = [reduction_ops.positions(z.queue, z.shape[-1], compute)] if labels else []
+    """z, t as a column beside it, the numbers of the classes where t holds labels, and the weights."""
+    columns = [_positions(z.queue, z.shape[-1], compute)] if labels else []
     return [z, t.unsqueeze(1) if labels else t, *columns, *([] if weight is None else [weight])]
 
 

@@ -160,16 +160,6 @@ def _row_axes(x: Tensor, axis: Axis) -> int:
     return k if busy and cols <= LONG else 0
 
 
-def positions(queue: Any, n: int, dtype: DType) -> Tensor:
-    """0 ... n-1, made once per queue."""
-    plans = state_of(queue).plans
-    key = ("positions", n, dtype)
-    if key not in plans:
-        plans[key] = Tensor.from_host(queue, np.arange(n, dtype=dtype))
-    found: Tensor = plans[key]
-    return found
-
-
 def one(queue: Any, dtype: DType) -> Tensor:
     """The number one in shape (1,), made once per queue: to be read, never written."""
     plans = state_of(queue).plans

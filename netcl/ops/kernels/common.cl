@@ -23,6 +23,11 @@
 #define LOAD(p, i) ((p)[i])
 #define STORE(p, i, v) ((p)[i] = (S)(v))
 #endif
+#ifdef FP_FAST_FMAF
+#define MAD(a, b, c) fma(a, b, c)
+#else
+#define MAD(a, b, c) ((a) * (b) + (c))
+#endif
 // The same for parameters, stored as W.
 #ifdef W_NARROW
 #define LOADW(p, i) JOIN(LOAD_, W_NARROW)(p, i)

@@ -10,16 +10,6 @@
 #define ROW ((TAPS + 3) / 4 * 4)
 #define JOIN4(E) JOIN(E, 4)
 typedef JOIN4(E) E4;
-#ifdef FP_FAST_FMAF
-#define MAD(a, b, c) fma(a, b, c)
-#else
-#define MAD(a, b, c) ((a) * (b) + (c))
-#endif
-#ifdef EPILOGUE
-#define FINISH(v, o) ACT((v) + (HAS_BIAS ? LOAD(bias, ob + (o)) : (E)0))
-#else
-#define FINISH(v, o) (v)
-#endif
 
 typedef struct {
     long xn, xc, xh, xw, yn, yc, yh, yw;

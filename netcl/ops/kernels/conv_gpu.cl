@@ -21,12 +21,6 @@ typedef struct {
     long M, Q, K, C, H, W, sy, sx, py, px, Ho, Wo, xn, xc, xh, xw, yn, yc, yh, yw, depth;
 } Dims;
 
-#ifdef EPILOGUE
-#define FINISH(v, m) ACT((v) + (HAS_BIAS ? LOAD(bias, ob + (m)) : (E)0))
-#else
-#define FINISH(v, m) (v)
-#endif
-
 // The image, row and column of an output pixel.
 typedef struct {
     int n, i, j;

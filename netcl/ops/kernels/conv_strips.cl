@@ -2,16 +2,6 @@
 //
 // Follows strips.cl, which gives layout and launch. USE_<KERNEL> picks the kernel of a program.
 #define TAPS (KH * KW)
-#ifdef FP_FAST_FMAF
-#define MAD(a, b, c) fma(a, b, c)
-#else
-#define MAD(a, b, c) ((a) * (b) + (c))
-#endif
-#ifdef EPILOGUE
-#define FINISH(v, o) ACT((v) + (HAS_BIAS ? LOAD(bias, ob + (o)) : (E)0))
-#else
-#define FINISH(v, o) (v)
-#endif
 
 #ifdef USE_CONV
 // TURNED 0: Y of X. TURNED 1: the gradient of X (Y here) from that of Y (X here). DEPTH channels of X meet in one of Y.

@@ -27,11 +27,6 @@
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)
 #define E4 CAT(E, 4)
-#ifdef FP_FAST_FMAF
-#define MAD(a, b, c) fma(a, b, c)
-#else
-#define MAD(a, b, c) ((a) * (b) + (c))
-#endif
 #define TURN (32 / (BK / 4))    // step of the exchange of rows
 #ifndef PAD
 #define PAD 0       // or 4: elements between the tile's lines in local memory, instead of exchanging rows; for single loads
