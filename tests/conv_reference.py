@@ -6,6 +6,7 @@ import numpy as np
 from scipy import special
 
 from netcl.core.tensor import Tensor
+from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 
 TOLERANCE = {"bfloat16": 0.024, "float16": 3e-3, "float32": 4e-6, "float64": 1e-13}
 ACTIVATIONS = {
@@ -76,3 +77,15 @@ def close(y, expected, dtype="float32", terms=1):
     assert y.dtype == np.dtype(dtype)
     scale = TOLERANCE[dtype] * max(1.0, float(np.sqrt(terms)), float(np.abs(expected).max(initial=0)))
     np.testing.assert_allclose(y.astype("f8"), expected, rtol=TOLERANCE[dtype], atol=scale)
+
+
+def check(queue, x_shape, w_shape, dtype="float32", **options):
+    """Forward and both gradients of one convolution."""
+    ref = Reference(x_shape, w_shape, **options)
+    x, w, g = values(x_shape, dtype), values(w_shape, dtype, 1), values(ref.y_shape, dtype, 2)
+    put = [Tensor.from_host(queue, a) for a in (x, w, g)]
+    taps = int(np.prod(w_shape[1:]))
+    close(conv2d(put[0], put[1], **options), ref.forward(x, w), dtype, taps)
+    close(conv2d_input_grad(put[2], put[1], x_shape, **options), ref.input_grad(g, w), dtype, taps)
+    pixels = ref.y_shape[0] * ref.y_shape[2] * ref.y_shape[3]
+    close(conv2d_weight_grad(put[2], put[0], w_shape, **options), ref.weight_grad(g, x), dtype, pixels)
