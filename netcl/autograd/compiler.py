@@ -17,9 +17,9 @@ from netcl.autograd.node import Node, Parameter
 from netcl.autograd.primitive import AutogradPrimitive, register_primitive
 from netcl.autograd.program import Program, compile_trace
 from netcl.autograd.state import state
-from netcl.autograd.tape import call_site
 from netcl.autograd.trace import Scalar, TraceNode, TracingContext, Untraceable, tracing_context
 from netcl.core import debug
+from netcl.core.callers import call_site, raised_at
 from netcl.core.errors import BuildError, NetclError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
 from netcl.core.queue import state_of
@@ -299,20 +299,9 @@ def _explain_failure(error: Exception) -> str:
     """One line for what stopped a trace."""
     if isinstance(error, Untraceable):
         return str(error)
-    where = _user_line(sys.exc_info()[2])
+    where = raised_at(sys.exc_info()[2])
     return (
         f"{type(error).__name__}: {error} at {where or call_site()}"
         if not isinstance(error, NetclError)
         else (f"{error} at {where}" if where else str(error))
     )
-
-
-def _user_line(trace: Any) -> str:
-    """The innermost frame of a traceback outside netcl."""
-    found = ""
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if "/netcl/" not in name.replace("\\", "/"):
-            found = f"{name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
-from netcl.autograd.tape import Edge, Record, call_site, check_finite
+from netcl.autograd.tape import Edge, Record, check_finite
+from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import GradientError
 from netcl.core.kernels.primitives import TABLE, Primitive, add_row

@@ -12,8 +12,9 @@ from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, edges_of
 from netcl.autograd.plan import CallStep, Planner
 from netcl.autograd.state import state
-from netcl.autograd.tape import Record, call_site, check_finite
+from netcl.autograd.tape import Record, check_finite
 from netcl.autograd.trace import Scalar, TraceNode, Untraceable
+from netcl.core.callers import call_site
 from netcl.core.errors import NetclError
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,14 +164,6 @@ def fit(g: Tensor, shape: Shape, dtype: DType) -> Tensor:
         axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1))
         g = reduction.sum(g, axis=axes, keepdims=True).reshape(shape)
     return g if g.dtype == dtype else g.astype(dtype)
-
-
-def call_site() -> str:
-    """The innermost line outside netcl that is being executed."""
-    for frame in reversed(traceback.extract_stack()):
-        if "/netcl/" not in frame.filename.replace("\\", "/"):
-            return f"{frame.filename}:{frame.lineno}: {frame.line}"
-    return ""
 
 
 def check_finite(name: str, tensors: Sequence[Tensor], site: str) -> None:

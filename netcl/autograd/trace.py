@@ -17,7 +17,7 @@ import numpy as np
 from netcl.autograd import shapes
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
-from netcl.autograd.tape import call_site
+from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import NetclError
 from netcl.core.layout import Shape, size_of
