@@ -19,7 +19,7 @@ from netcl.core.errors import CaptureError, DTypeError, GradientError
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
-from netcl.runtime.capture import KernelCapture
+from netcl.runtime.capture import KernelCapture, OutdatedError
 
 Key = tuple[Any, ...]
 _recording = threading.Lock()  # steps of several threads are recorded one after the other
@@ -60,7 +60,8 @@ class CompiledStep:
     `each_step` functions).
 
     Inputs are tensors or nodes, NumPy arrays if `queue` is given, or plain values, which count as constants: another
-    value records again, as does a parameter whose `value` was replaced. What `fn` returns comes back at every call as
+    value records again, as does a parameter whose `value` was replaced, and an optimizer whose settings ask for another
+    update, whose parameters were frozen or whose step counts went apart. What `fn` returns comes back at every call as
     the same objects, overwritten by the next call: read or copy what you want to keep. Threads take turns.
 
     What cannot be recorded raises CaptureError: reading values on the host inside `fn` (return them instead), two
@@ -106,7 +107,10 @@ class CompiledStep:
             for target, slot, x in zip(found.inputs, found.slots, inputs, strict=True):
                 if target is not None:
                     _bring(found.capture, target, slot, x)
-            found.capture.replay()
+            try:
+                found.capture.replay()
+            except OutdatedError:
+                return self._record(key, inputs)
             return found.result
 
     def _run(self, key: Key, inputs: Sequence[Any]) -> Any:

@@ -29,6 +29,9 @@ class Recorder(Protocol):
     def on_step(self, fn: Callable[[], None]) -> None:
         """Run `fn` before each replay."""
 
+    def only_while(self, fn: Callable[[], bool]) -> None:
+        """Refuse replays once `fn` says False."""
+
 
 active: Recorder | None = None  # the recording being made, if any (set by netcl.runtime.capture)
 
@@ -81,6 +84,13 @@ def each_step(fn: Callable[[], None]) -> None:
     found = recording()
     if found is not None:
         found.on_step(fn)
+
+
+def only_while(fn: Callable[[], bool]) -> None:
+    """The recording being made, if any, is right only while `fn()` is true: what it recorded was decided by that."""
+    found = recording()
+    if found is not None:
+        found.only_while(fn)
 
 
 def fresh(draw: Callable[[], Number]) -> Cell:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core.errors import CheckpointError, DTypeError
-from netcl.core.rebind import each_step
-from netcl.core.tensor import Tensor
+from netcl.core.errors import CheckpointError, DTypeError, ShapeError
+from netcl.core.rebind import each_step, only_while
+from netcl.core.tensor import Tensor, same_queue
 from netcl.ops import elementwise, multi
 from netcl.ops.update import Updater
 
@@ -22,6 +22,7 @@ class Slab:
 
     def __init__(self, row: str, params: Sequence[Any]) -> None:
         self.params = list(params)
+        self.members = {id(p) for p in params}
         self.updater = Updater(row, [p.value for p in params])
         self.facts = [facts(p) for p in params]
 
@@ -48,7 +49,8 @@ class Optimizer:
         self.param_groups: list[Group] = []
         self.state: dict[Any, dict[str, Any]] = {}
         self._slabs: dict[int, tuple[str, list[Slab]]] = {}  # by position of the group: row and slabs
-        self._last: list[dict[str, Any]] = []  # the states that the latest step counted
+        self._last: list[list[dict[str, Any]]] = []  # the states that the latest step counted, launch by launch
+        self._made = 0  # how often states moved to other memory
         given = list(params.values() if isinstance(params, Mapping) else params)
         if not given:
             raise ValueError(f"{type(self).__name__}: expected at least one parameter, got none.")
@@ -117,44 +119,81 @@ class Optimizer:
         where it is NaN or infinite the device changes nothing (`skip_last` then takes the counts back).
         """
         loss = closure() if closure is not None else None
-        self._last = []
+        self._check_gradients()
+        each_step(self._last.clear)
         for position, group in enumerate(self.param_groups):
             for slab in self._ready(position, group):
                 self._run(group, slab, gate)
+        only_while(self._unchanged())
         return loss
+
+    def _check_gradients(self) -> None:
+        """Raise ShapeError, DTypeError or DeviceError before any parameter or count changes."""
+        for p in self.parameters():
+            grad, value = p.grad, p.value
+            if grad is None or (grad.__class__ is Tensor and grad.shape == value.shape and grad.queue is value.queue):
+                continue
+            where = f"{type(self).__name__}: gradient of {p.name or 'a parameter'}"
+            same_queue(where, value, grad)
+            if grad.shape != value.shape:
+                raise ShapeError(f"{where}: expected shape {value.shape}, got {grad.shape}.")
 
     def _run(self, group: Group, slab: Slab, gate: Tensor | None) -> None:
         grads = [p.grad if p.requires_grad else None for p in slab.params]
-        states = [self.state[p] for p, g in zip(slab.params, grads) if g is not None]
-        for count in sorted({s["step"] for s in states}):  # one unless parameters sat out some steps
-            counted = [s for s in states if s["step"] == count]
-            chosen = [g if self.state[p]["step"] == count else None for p, g in zip(slab.params, grads)]
+        states = [self.state[p] for p in slab.params]
+        counts = sorted({s["step"] for s, g in zip(states, grads) if g is not None})
+        # found before any of them counts this step; one unless parameters sat out some steps
+        parts = [[g if s["step"] == count else None for s, g in zip(states, grads)] for count in counts]
+        for chosen in parts:
+            counted = [s for s, g in zip(states, chosen) if g is not None]
+            self._advance(group, slab, counted, chosen, gate)
 
-            def advance(counted: list[dict[str, Any]] = counted) -> None:
-                for s in counted:
-                    s["step"] += 1
+    def _advance(
+        self, group: Group, slab: Slab, counted: list[dict[str, Any]], chosen: list[Any], gate: Tensor | None
+    ) -> None:
+        """Count and update the parameters with a gradient in `chosen`, which have one step count."""
 
-            def scalars(state: dict[str, Any] = counted[0]) -> dict[str, float]:
-                return self.scalars(group, state["step"])
+        def advance() -> None:
+            for s in counted:
+                s["step"] += 1
+            self._last.append(counted)
 
-            each_step(advance)
-            self._last += counted
-            slab.updater.run([p.value for p in slab.params], chosen, scalars, gate)
-            grads = [None if c is not None else g for c, g in zip(chosen, grads)]
+        each_step(advance)
+        slab.updater.run([p.value for p in slab.params], chosen, lambda: self.scalars(group, counted[0]["step"]), gate)
+
+    def _unchanged(self) -> Callable[[], bool]:
+        """A function that says whether a recording of this step still does what a step would do."""
+        groups, parts, made = self.param_groups, list(self._last), self._made
+        params, sizes = list(self.parameters()), [len(group["params"]) for group in groups]
+        rows, needing = [self.row(group) for group in groups], [p.requires_grad for p in params]
+
+        def holds() -> bool:  # runs before each replay
+            same = made == self._made and rows == [self.row(group) for group in groups]
+            if not same or sizes != [len(group["params"]) for group in groups]:
+                return False
+            for counted in parts:
+                if len({s["step"] for s in counted}) > 1:
+                    return False
+            return needing == [p.requires_grad for p in params]
+
+        return holds
 
     def skip_last(self) -> None:
         """Take back the counts of the latest step, which its gate turned into nothing."""
-        for s in self._last:
-            s["step"] -= 1
-        self._last = []
+        for counted in self._last:
+            for s in counted:
+                s["step"] -= 1
+        self._last.clear()
 
     def _ready(self, position: int, group: Group) -> list[Slab]:
         """The slabs of a group, with one for every parameter that has a gradient."""
         row = self.row(group)
         known, slabs = self._slabs.get(position, (row, []))
-        if known != row or any(slab.stale() for slab in slabs):
+        listed = {id(p) for p in group["params"]}
+        if known != row or any(slab.stale() or not slab.members <= listed for slab in slabs):
             slabs = []  # states carry over by name from self.state
-        covered = {id(p) for slab in slabs for p in slab.params}
+            self._made += 1
+        covered = {key for slab in slabs for key in slab.members}
         new = [p for p in group["params"] if p.grad is not None and id(p) not in covered]
         if new:
             slabs = slabs + [

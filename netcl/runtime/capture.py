@@ -35,6 +35,10 @@ class Launch(NamedTuple):
     args: tuple[Any, ...]
 
 
+class OutdatedError(CaptureError):
+    """A recording of work that would be other work now; nothing was sent."""
+
+
 _lock = threading.Lock()  # one recording in the process at a time
 
 
@@ -182,6 +186,11 @@ class KernelCapture:
     def _prepare(self, done: Recording) -> None:
         """Run the bookkeeping of a step and set the arguments that changed."""
         process.check()
+        if not all(fn() for fn in done.conditions):
+            raise OutdatedError(
+                "replay: expected the settings and counts that the recording was made with, got others (an optimizer "
+                "was changed, or stepped its parameters apart); record again."
+            )
         for fn in done.steps:
             fn()
         for entry in self._cells:

@@ -66,6 +66,7 @@ class Recording:
         self.commands: list[Command] = []
         self.numpy = NumpySteps()
         self.steps: list[Callable[[], None]] = []
+        self.conditions: list[Callable[[], bool]] = []
         self.memory: dict[int, Any] = {}  # every buffer used, by address
         self.outside: dict[int, Any] = {}  # those of them that were there before
         self.pools: dict[int, RecordingPool] = {}  # by the pool each stands for
@@ -108,6 +109,10 @@ class Recording:
     def on_step(self, fn: Callable[[], None]) -> None:
         """Run `fn` before each replay."""
         self.steps.append(fn)
+
+    def only_while(self, fn: Callable[[], bool]) -> None:
+        """Refuse replays once `fn` says False."""
+        self.conditions.append(fn)
 
     def _substitute(self, pool: memory.BufferPool) -> Any:
         if isinstance(pool, RecordingPool) or threading.get_ident() != self.thread or pool.queue is None:

@@ -385,7 +385,7 @@ def test_wrong_parameters_and_gradients_are_refused(queue):
         SGD([np.ones(3)])
     p = parameter(queue, [1.0, 2.0])
     p.grad = Tensor.from_host(queue, np.ones(3, np.float32))
-    with pytest.raises(ShapeError, match=r"sgd: expected a gradient of shape \(2,\), got \(3,\)"):
+    with pytest.raises(ShapeError, match=r"SGD: gradient of a parameter: expected shape \(2,\), got \(3,\)"):
         SGD([p]).step()
 
 
