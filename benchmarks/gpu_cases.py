@@ -72,8 +72,8 @@ def matmul(
     batch: int = 0, turn_a: bool = False, turn_b: bool = False,
 ) -> Pair:  # fmt: skip
     """A product of m x k by k x n, `batch` of them; `turn_a`, `turn_b`: the operand is a transposed view."""
-    from netcl.ops.matmul import gemm
-    from netcl.ops.matrix_units.precision import set_matmul_precision
+    from netcl.ops.nvidia.precision import set_matmul_precision
+    from netcl.ops.product.op import gemm
 
     torch, lead = env.torch, (batch,) if batch else ()
     a = env.randn(*lead, k, m, dtype=dtype).transpose(-1, -2) if turn_a else env.randn(*lead, m, k, dtype=dtype)
@@ -102,7 +102,7 @@ def matmul(
 
 def layer_gradients(env: Env, rows: int, outs: int, ins: int) -> Pair:
     """All gradients of relu(x w^T + b) from y and the upstream gradient."""
-    from netcl.ops import linear_grad
+    from netcl.ops.product import linear_grad
 
     torch, x, w = env.torch, env.randn(rows, ins), env.randn(outs, ins)
     g, y = env.randn(rows, outs), env.randn(rows, outs)
@@ -133,9 +133,9 @@ def conv(
 
     Without `units` by the kernels of any device; with "highest" precision also without transforms.
     """
-    from netcl.ops import conv as ours_conv
-    from netcl.ops.matrix_units import probe
-    from netcl.ops.matrix_units.precision import set_matmul_precision
+    from netcl.ops.convolution import op as ours_conv
+    from netcl.ops.nvidia import probe
+    from netcl.ops.nvidia.precision import set_matmul_precision
 
     torch, how = env.torch, {"stride": stride, "padding": kernel // 2}
     x, w = (

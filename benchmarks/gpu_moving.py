@@ -60,7 +60,7 @@ def reduced(env: Env, name: str, axis: Any, shape: tuple[int, ...] = ROWS, dtype
 
 def running_sum(env: Env) -> Pair:
     """Running sums along rows."""
-    from netcl.ops.scan import cumsum
+    from netcl.ops.index.scan import cumsum
 
     x = env.randn(*ROWS)
     return alike(env, lambda x: cumsum(x, 1), lambda x: env.torch.cumsum(x, 1), x, moved=8.0 * x.numel())
@@ -77,7 +77,7 @@ def turned(
 
 def dropped(env: Env, part: str, dtype: str = "float32") -> Pair:
     """Dropout: ours and theirs draw other numbers, so the share of zeros stands for the error."""
-    from netcl.ops.random import dropout, dropout_grad
+    from netcl.ops.create.random import dropout, dropout_grad
 
     x, torch = env.randn(*ROWS, dtype=dtype), env.torch
     mine, kept = env.ours(x), torch.rand(*ROWS, device="cuda") < 0.5
@@ -96,7 +96,7 @@ def dropped(env: Env, part: str, dtype: str = "float32") -> Pair:
 
 def drawn(env: Env, name: str, size: int = 1 << 25) -> Pair:
     """Random numbers; the distance of their mean from the right one stands for the error."""
-    from netcl.ops import random
+    from netcl.ops.create import random
 
     out = env.torch.empty(size, device="cuda")
     ours, theirs, mean = {
@@ -113,7 +113,8 @@ def drawn(env: Env, name: str, size: int = 1 << 25) -> Pair:
 
 def moved_along(env: Env, name: str, shape: tuple[int, ...] = (4096, 1024)) -> Pair:
     """One element of each column by number, or elements added to their columns by number."""
-    from netcl.ops import indexing, scatter
+    from netcl.ops.index import pick as indexing
+    from netcl.ops.index import scatter
 
     torch, x = env.torch, env.randn(*shape)
     index = torch.randint(0, shape[0], shape, device="cuda")
@@ -130,7 +131,7 @@ def moved_along(env: Env, name: str, shape: tuple[int, ...] = (4096, 1024)) -> P
 
 def ordered(env: Env) -> Pair:
     """Sorted rows."""
-    from netcl.ops.sort import sort
+    from netcl.ops.index.sort import sort
 
     x = env.randn(4096, 1024)
     return alike(env, lambda x: sort(x, 1), lambda x: env.torch.sort(x, 1)[0], x, moved=8.0 * x.numel())
@@ -138,7 +139,8 @@ def ordered(env: Env) -> Pair:
 
 def embedded(env: Env, part: str, ids: int = 8192, dtype: str = "float32", often: bool = False) -> Pair:
     """Rows of a table by number, or the gradient of the table: sums of the rows that met; `often`, as words meet."""
-    from netcl.ops import indexing, scatter
+    from netcl.ops.index import pick as indexing
+    from netcl.ops.index import scatter
 
     torch, (rows, size) = env.torch, TABLE
     w, g, index = env.randn(rows, size, dtype=dtype), env.randn(ids, size, dtype=dtype), torch.rand(ids, device="cuda")
@@ -161,7 +163,7 @@ def pooled(
     dtype: str = "float32",
 ) -> Pair:  # fmt: skip
     """Pooling of windows (size, stride, padding), or its gradient; maxima with their indices, as training has them."""
-    from netcl.ops import pool
+    from netcl.ops.pooling import op as pool
 
     torch, x, functional = env.torch, env.randn(*shape, dtype=dtype), env.torch.nn.functional
     forward, average = part == "forward", kind == "average"
@@ -197,7 +199,7 @@ def pooled(
 
 def depthwise(env: Env, part: str, size: int = 3, stride: int = 1, dtype: str = "float32") -> Pair:
     """A convolution of each channel with a filter of its own, or a gradient."""
-    from netcl.ops import conv
+    from netcl.ops.convolution import op as conv
 
     torch, (_, c, _, _) = env.torch, IMAGES
     x, w = env.randn(*IMAGES, dtype=dtype), env.randn(c, 1, size, size, dtype=dtype)

@@ -98,7 +98,7 @@ def attention(
     """Causal attention, with `both` its gradients too; compared on the last head of the last sample."""
     import importlib
 
-    from netcl.ops.matrix_units import probe
+    from netcl.ops.nvidia import probe
 
     ops, torch = importlib.import_module("netcl.ops.attention"), env.torch
     xs = [env.randn(*shape, dtype=dtype) for _ in range(4)]

@@ -27,7 +27,7 @@ def relative(env: Env, got: Sequence[Any], exact: Sequence[Any]) -> float:
 
 def softmax(env: Env, rows: int, n: int, part: str, dtype: str = "float32") -> Pair:
     """softmax along rows, or its gradient."""
-    from netcl.ops import softmax as ops
+    from netcl.ops.normalization import softmax as ops
 
     torch, x, g = env.torch, env.randn(rows, n, dtype=dtype), env.randn(rows, n, dtype=dtype)
     y = torch.softmax(x, -1)

@@ -1,13 +1,15 @@
 """netcl: deep learning on any OpenCL device. Start with `netcl.core.device.manager` and `netcl.autograd`."""
 
+from netcl import moved
 from netcl.core import debug, driver
 
+moved.install()
 driver.prepare()  # before anything imports pyopencl: its loader reads the list of drivers once
 
 import netcl.ops  # fills the table of operators that Tensor looks up
 from netcl.core.tensor import Tensor
-from netcl.ops.matrix_units.precision import set_matmul_precision
-from netcl.ops.random import seed
+from netcl.ops.create.random import seed
+from netcl.ops.nvidia.precision import set_matmul_precision
 
 debug.from_environment()
 

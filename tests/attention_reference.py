@@ -3,7 +3,7 @@
 import numpy as np
 
 from netcl.core.tensor import Tensor
-from netcl.ops.attention import attention, attention_grad
+from netcl.ops.attend.op import attention, attention_grad
 
 INF, NAN = np.inf, np.nan
 # What is put where before a call: (array, index, value). Arrays are q, k, v, g of shape (1, 2, 70, D).

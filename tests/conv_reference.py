@@ -6,7 +6,7 @@ import numpy as np
 from scipy import special
 
 from netcl.core.tensor import Tensor
-from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 
 TOLERANCE = {"bfloat16": 0.024, "float16": 3e-3, "float32": 4e-6, "float64": 1e-13}
 ACTIVATIONS = {

@@ -7,7 +7,7 @@ without simultaneous use only when its last run is done, kernels kept alive. Wha
 import ctypes
 
 from netcl.core.backend import native
-from netcl.runtime.command_buffer import CAPABILITIES, FLAGS, FUNCTIONS, SIMULTANEOUS, SIMULTANEOUS_USE
+from netcl.runtime.capture.command_buffer import CAPABILITIES, FLAGS, FUNCTIONS, SIMULTANEOUS, SIMULTANEOUS_USE
 
 P = ctypes.c_void_p
 INVALID_VALUE, INVALID_OPERATION, INVALID_HANDLE, INVALID_SYNC_POINT = -30, -59, -1138, -1139

@@ -6,7 +6,7 @@ from functools import cache
 import pyopencl as cl
 from conftest import DEVICES, handle
 
-from netcl.core.profile import profile_of
+from netcl.core.device.profile import profile_of
 from netcl.core.queue import state_of
 from netcl.runtime.cache import cacher
 

@@ -7,7 +7,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[1]
 PAGES = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted((REPO / "docs").glob("*.md"))]
-ROOTS = (REPO, REPO / "netcl", REPO / "netcl" / "ops" / "kernels", REPO / "netcl" / "ops" / "matrix_units")
+ROOTS = {REPO, REPO / "netcl", *(path.parent for path in (REPO / "netcl").rglob("*.cl"))}
 
 
 def test_the_example_of_the_readme(capsys):

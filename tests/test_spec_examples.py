@@ -7,7 +7,7 @@ import pytest
 
 from netcl.core.device import manager
 from netcl.io import load_model
-from netcl.ops import random
+from netcl.ops.create import random
 
 HOME = """
 import numpy as np

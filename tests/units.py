@@ -4,8 +4,8 @@ import numpy as np
 
 from netcl.core.backend.opencl import read
 from netcl.core.device import manager
-from netcl.core.profile import profile_of
-from netcl.ops.matrix_units import probe
+from netcl.core.device.profile import profile_of
+from netcl.ops.nvidia import probe
 
 TOLERANCE = {
     ("float32", "high"): 8e-7,

@@ -7,9 +7,11 @@ from netcl.autograd.compiler import jit_compile as jit_compile
 from netcl.autograd.compiler import register_primitive as register_primitive
 from netcl.autograd.compiler import tracing_context as tracing_context
 from netcl.autograd.functional import *  # noqa: F403  (the ops; each subject lists its own)
-from netcl.autograd.gated import geglu as geglu
-from netcl.autograd.gated import swiglu as swiglu
 from netcl.autograd.gradcheck import gradcheck as gradcheck
+from netcl.autograd.jit.gated import geglu as geglu
+from netcl.autograd.jit.gated import swiglu as swiglu
+from netcl.autograd.jit.step import CompiledGraph as CompiledGraph
+from netcl.autograd.jit.step import CompiledStep as CompiledStep
 from netcl.autograd.node import Node as Node
 from netcl.autograd.node import Parameter as Parameter
 from netcl.autograd.node import tensor as tensor
@@ -24,8 +26,6 @@ from netcl.autograd.state import enable_grad as enable_grad
 from netcl.autograd.state import is_grad_enabled as is_grad_enabled
 from netcl.autograd.state import no_grad as no_grad
 from netcl.autograd.state import set_grad_enabled as set_grad_enabled
-from netcl.autograd.step import CompiledGraph as CompiledGraph
-from netcl.autograd.step import CompiledStep as CompiledStep
 from netcl.autograd.tape import Tape as Tape
 from netcl.autograd.tape import get_current_tape as get_current_tape
 from netcl.autograd.tape import set_current_tape as set_current_tape

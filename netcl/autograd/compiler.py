@@ -12,19 +12,19 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, overload
 
-from netcl.autograd import report
+from netcl.autograd.jit import report
+from netcl.autograd.jit.primitive import AutogradPrimitive, register_primitive
+from netcl.autograd.jit.program import Program, compile_trace
+from netcl.autograd.jit.trace import Scalar, TraceNode, TracingContext, Untraceable, tracing_context
 from netcl.autograd.node import Node, Parameter
-from netcl.autograd.primitive import AutogradPrimitive, register_primitive
-from netcl.autograd.program import Program, compile_trace
 from netcl.autograd.state import state
-from netcl.autograd.trace import Scalar, TraceNode, TracingContext, Untraceable, tracing_context
 from netcl.core import debug
 from netcl.core.callers import call_site, raised_at
 from netcl.core.errors import BuildError, NetclError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
-from netcl.ops.chain import START
+from netcl.fusion.chain import START
 
 __all__ = [
     "PRIMITIVE_PREAMBLE", "AutogradPrimitive", "CacheInfo", "CompiledFunction", "TraceNode", "TracingContext",

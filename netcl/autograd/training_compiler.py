@@ -23,15 +23,15 @@ from netcl.autograd.op import apply_op, register_op
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import FLOAT32, INT64
 from netcl.core.errors import DTypeError, NetclError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
-from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops import sources
-from netcl.ops.chain import OPTIONS, Chain, plan_of, run
+from netcl.fusion.chain import OPTIONS, Chain, plan_of, run
+from netcl.kernels import sources
 from netcl.ops.elementwise import contiguous
 from netcl.ops.update import Updater
 from netcl.runtime.cache import get_kernel

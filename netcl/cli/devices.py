@@ -2,9 +2,9 @@
 
 import argparse
 
-from netcl.core.device import FIX, DeviceManager, DeviceProfile, manager
+from netcl.core.device.discovery import FIX, DeviceManager, DeviceProfile, manager
+from netcl.core.device.profile import numpy_profile
 from netcl.core.errors import DeviceError
-from netcl.core.profile import numpy_profile
 
 HELP = "list platforms and devices, the default one, and why"
 

@@ -50,7 +50,7 @@ class Run:
     def __init__(self, queue: Any, epochs: int, batch_size: int, seed: int) -> None:
         import netcl.autograd as ag
         from netcl.data import DataLoader, datasets
-        from netcl.ops import random
+        from netcl.ops.create import random
         from netcl.optim import AdamW, WarmupCosine
 
         random.seed(seed)

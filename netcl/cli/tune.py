@@ -37,9 +37,9 @@ def rows(kernel: str) -> list[Row]:
 @contextmanager
 def trial(kernel: str, row: Row, queue: Any) -> Iterator[None]:
     """Ops take `row` for `kernel` on the device of `queue` inside."""
-    from netcl.core.profile import profile_of
+    from netcl.core.device.profile import profile_of
     from netcl.core.queue import state_of
-    from netcl.ops import tuning
+    from netcl.kernels import tuning
 
     before, table = tuning.tables, {kernel: {profile_of(queue).name: row}}
     tuning.tables = lambda: (table, *before())  # type: ignore[assignment]
@@ -57,8 +57,8 @@ def work(kernel: str, queue: Any, size: int) -> Callable[[], Any]:
     import numpy as np
 
     from netcl.core.tensor import Tensor
-    from netcl.ops.conv import conv2d
-    from netcl.ops.matmul import matmul
+    from netcl.ops.convolution.op import conv2d
+    from netcl.ops.product.op import matmul
 
     rng = np.random.default_rng(0)
     if kernel.startswith("conv"):
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """Search each kernel and save the tuning table."""
     from netcl.core.device import manager
     from netcl.core.errors import NetclError
-    from netcl.ops import tuning
+    from netcl.kernels import tuning
     from netcl.profiling import AutoTuner
 
     unknown = sorted(set(args.kernels) - set(SPACES))

@@ -9,15 +9,15 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import opencl
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.memory import empty_buffer
-from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue, state_of
 
 OPERATIONS: dict[str, Callable[..., Any]] = {}  # filled by netcl.ops: core itself compiles nothing
-LARGE_FILL = 1 << 24  # bytes from which a GPU fills by a kernel (ops/fill.py)
+LARGE_FILL = 1 << 24  # bytes from which a GPU fills by a kernel (ops/create/fill.py)
 
 
 def _operation(name: str, *, swap: bool = False) -> Callable[..., Any]:

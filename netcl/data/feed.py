@@ -22,11 +22,11 @@ import numpy as np
 
 from netcl.core import process
 from netcl.core.backend import opencl
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, as_dtype, transferable
 from netcl.core.errors import DeviceError, OutOfMemoryError
 from netcl.core.layout import contiguous_strides, size_of
 from netcl.core.memory import BufferHandle, BufferPool, PinnedBufferPool, pool_of
-from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor, storable
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.ops.random import philox
+from netcl.ops.create.random import philox
 
 
 def order_of(n: int, shuffle: bool, seed: int, epoch: int) -> np.ndarray:

@@ -16,7 +16,8 @@ import numpy as np
 
 from netcl.core.errors import ShapeError
 from netcl.core.tensor import Tensor
-from netcl.ops import elementwise, random
+from netcl.ops import elementwise
+from netcl.ops.create import random
 
 Shape = tuple[int, ...]
 _SQRT_2 = math.sqrt(2.0)

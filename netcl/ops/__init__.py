@@ -1,8 +1,13 @@
 """Pure forward kernels: tensors in, new tensors out, no history."""
 
+from typing import Any
+
 from netcl.core.tensor import OPERATIONS
+from netcl.moved import module as moved_module
 from netcl.ops import elementwise, reduction
-from netcl.ops.create import arange, eye, linspace, meshgrid, tril, triu
+from netcl.ops.create.factories import arange, eye, linspace, meshgrid, tril, triu
+from netcl.ops.create.fill import fill
+from netcl.ops.create.random import Generator, bernoulli, dropout, normal, permutation, randint, seed, uniform
 from netcl.ops.elementwise import (
     abs,
     add,
@@ -74,9 +79,11 @@ from netcl.ops.elementwise import (
     trunc,
     where,
 )
-from netcl.ops.fill import fill
-from netcl.ops.indexing import embedding, gather, index_select, isin, masked_select, one_hot, take
-from netcl.ops.loss import (
+from netcl.ops.index.pick import embedding, gather, index_select, isin, masked_select, one_hot, take
+from netcl.ops.index.scan import cumsum
+from netcl.ops.index.scatter import scatter_add
+from netcl.ops.index.sort import argsort, sort, topk
+from netcl.ops.losses.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     hinge_loss,
@@ -87,14 +94,10 @@ from netcl.ops.loss import (
     nll_loss,
     smooth_l1_loss,
 )
-from netcl.ops.matmul import gemm, linear, matmul
 from netcl.ops.movement import chunk, concat, flip, pad, repeat, roll, split, stack, tile
-from netcl.ops.random import Generator, bernoulli, dropout, normal, permutation, randint, seed, uniform
+from netcl.ops.normalization.softmax import log_softmax
+from netcl.ops.product.op import gemm, linear, matmul
 from netcl.ops.reduction import all, any, argmax, argmin, logsumexp, max, mean, min, prod, reduce, std, sum, var
-from netcl.ops.scan import cumsum
-from netcl.ops.scatter import scatter_add
-from netcl.ops.softmax import log_softmax
-from netcl.ops.sort import argsort, sort, topk
 
 OPERATIONS.update({name: getattr(elementwise, name) for name in (
     "add", "sub", "mul", "div", "pow", "remainder", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or",
@@ -238,3 +241,8 @@ __all__ = [
     "var",
     "where",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Modules by their old paths (netcl.moved)."""
+    return moved_module(f"netcl.ops.{name}")

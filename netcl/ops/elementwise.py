@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from netcl.core.backend import opencl
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import (
     BFLOAT16,
     BOOL,
@@ -28,11 +29,10 @@ from netcl.core.errors import DTypeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import BOOL as TRUTH
 from netcl.core.kernels.primitives import FLOAT, TABLE, Primitive
-from netcl.core.profile import profile_of
+from netcl.core.live import Cell
 from netcl.core.queue import CPUQueue
-from netcl.core.rebind import Cell
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops.chain import START, Chain, plan_of, run
+from netcl.fusion.chain import START, Chain, plan_of, run
 
 Scalar = int | float | bool | np.number | np.bool_
 Operand = Tensor | Scalar

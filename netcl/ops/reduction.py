@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import layout, rebind
+from netcl.core import layout, live
 from netcl.core.backend import cpu
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, FLOAT32, FLOAT64, INT32, INT64, DType, compute_dtype, is_float, on_device
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
-from netcl.core.profile import profile_of
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
+from netcl.fusion.chain import Chain, run
+from netcl.fusion.fold import FOLDS, IDENTITY, Axis, fold_chain
+from netcl.fusion.formula import formula
+from netcl.fusion.rows import run_rows
 from netcl.ops import elementwise
-from netcl.ops.chain import Chain, run
-from netcl.ops.fold import FOLDS, IDENTITY, Axis, fold_chain
-from netcl.ops.formula import formula
-from netcl.ops.rows import run_rows
 
 FAR = 1 << 31  # positions up to here fit in 32 bits
 SHORT, LONG = 1 << 12, 1 << 15  # elements of a row that few work-items, and that one group, may take on
@@ -165,7 +165,7 @@ def one(queue: Any, dtype: DType) -> Tensor:
     plans = state_of(queue).plans
     key = ("one", dtype)
     if key not in plans:
-        with rebind.unrecorded():
+        with live.unrecorded():
             plans[key] = Tensor.ones(queue, (1,), dtype)
     found: Tensor = plans[key]
     return found

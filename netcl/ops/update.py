@@ -29,10 +29,11 @@ from netcl.core.backend import cpu
 from netcl.core.dtypes import FLOAT32, NARROW, DType, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
+from netcl.core.live import Cell, each_step, unrecorded
 from netcl.core.queue import CPUQueue
-from netcl.core.rebind import Cell, each_step, unrecorded
 from netcl.core.tensor import Tensor, same_queue
-from netcl.ops import elementwise, multi, reduction
+from netcl.fusion import many as multi
+from netcl.ops import elementwise, reduction
 
 _HOST = {"sqrt": math.sqrt, "exp": math.exp, "log": math.log, "abs": abs, "__builtins__": {}}
 

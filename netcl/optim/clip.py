@@ -10,7 +10,7 @@ from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import GradientError
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor
-from netcl.ops.chain import Chain, run
+from netcl.fusion.chain import Chain, run
 from netcl.ops.update import total_norm, update
 
 # an infinite norm would give factor 0 and wipe the gradients out: it gives NaN, which the update leaves alone

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from netcl.core.errors import CheckpointError, DTypeError, ShapeError
-from netcl.core.rebind import each_step, only_while
+from netcl.core.live import each_step, only_while
 from netcl.core.tensor import Tensor, same_queue
-from netcl.ops import elementwise, multi
+from netcl.fusion import many as multi
+from netcl.ops import elementwise
 from netcl.ops.update import Updater
 
 Group = dict[str, Any]

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.core.backend import opencl
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import FLOAT32, INT32
 from netcl.core.memory import empty_buffer
-from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
 from netcl.runtime.cache import get_kernel
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from netcl.core.profile import profile_of
+from netcl.core.device.profile import profile_of
 from netcl.profiling.memory import Moment
 from netcl.profiling.totals import Sample
 

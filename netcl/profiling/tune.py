@@ -17,8 +17,8 @@ from typing import Any
 
 from netcl.core import process
 from netcl.core.backend import timed
+from netcl.core.device.profile import profile_of
 from netcl.core.errors import DeviceError, NetclError
-from netcl.core.profile import profile_of
 from netcl.profiling.timer import EventTimer
 
 with contextlib.suppress(ImportError):  # without pyopencl there is nothing to tune

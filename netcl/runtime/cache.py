@@ -105,7 +105,7 @@ class ProgramCache:
     ) -> Any:
         """The built `cl.Program` of `src_code` for `device`. Raises BuildError with options, device and full log.
 
-        `edit` changes the driver's binary before it is loaded and kept (see ops/matrix_units/edit.py).
+        `edit` changes the driver's binary before it is loaded and kept (see ops/nvidia/edit.py).
         """
         options = (options,) if isinstance(options, str) else tuple(options)
         where = (ctx, device, src_code, options, edit)

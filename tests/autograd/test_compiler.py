@@ -133,7 +133,7 @@ def test_records_of_the_page():
 
 
 def test_builtin_primitives_and_their_forms_with_a_number():
-    from netcl.autograd.primitive import PRIMITIVES
+    from netcl.autograd.jit.primitive import PRIMITIVES
 
     for name in ("add", "sub", "mul", "div", "maximum", "minimum", "lt", "le", "gt", "ge"):
         assert PRIMITIVES[name].arity == 2

@@ -9,7 +9,7 @@ from families import FAMILIES, POSING, queue_of
 import netcl.autograd as ag
 from netcl.autograd.compiler import jit_compile
 from netcl.core.backend import opencl
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 

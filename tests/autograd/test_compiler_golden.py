@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import netcl.autograd as ag
-from netcl.autograd import report
 from netcl.autograd.compiler import jit_compile
+from netcl.autograd.jit import report
 from netcl.core import layout
-from netcl.core.profile import DeviceProfile
+from netcl.core.device.profile import DeviceProfile
 from netcl.core.queue import QueueState
 from netcl.core.tensor import Tensor
-from netcl.ops import sources
+from netcl.kernels import sources
 
 FOLDER = Path(__file__).resolve().parents[1] / "kernels"
 

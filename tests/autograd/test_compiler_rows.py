@@ -7,7 +7,7 @@ from scipy import special
 import netcl.autograd as ag
 from netcl.autograd.compiler import jit_compile
 from netcl.core.backend import opencl
-from netcl.core.profile import profile_of
+from netcl.core.device.profile import profile_of
 from netcl.core.tensor import Tensor
 
 RNG = np.random.default_rng(11)

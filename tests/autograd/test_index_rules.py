@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import netcl.autograd as ag
-from netcl.autograd.step import CompiledStep
+from netcl.autograd.jit.step import CompiledStep
 from netcl.core.errors import IndexOutOfRange
 from netcl.core.tensor import Tensor
 

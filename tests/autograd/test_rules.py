@@ -10,9 +10,10 @@ from families import FAMILIES, POSING, queue_of
 
 import netcl.autograd as ag
 from netcl.core.backend import opencl
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import cross_entropy, elementwise
+from netcl.ops import elementwise
+from netcl.ops.losses import cross_entropy
 
 S = "spread"  # samples with distinct values, far from ties
 

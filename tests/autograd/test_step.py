@@ -9,20 +9,20 @@ import pyopencl as cl
 import pytest
 
 import netcl.autograd as ag
-from netcl.autograd.step import CompiledGraph, CompiledStep
+from netcl.autograd.jit.step import CompiledGraph, CompiledStep
 from netcl.cli.train import Run
 from netcl.core.errors import CaptureError, DTypeError, GradientError
+from netcl.core.live import Cell, fresh
 from netcl.core.memory import pool_of
 from netcl.core.queue import CPUQueue
-from netcl.core.rebind import Cell, fresh
 from netcl.core.tensor import Tensor
 from netcl.nn import Linear, ReLU, Sequential
 from netcl.ops import elementwise as E
-from netcl.ops import random
-from netcl.ops.matmul import matmul
+from netcl.ops.create import random
+from netcl.ops.product.op import matmul
 from netcl.optim import SGD, AdamW, StepLR, clip_grad_norm_
-from netcl.runtime import replay
 from netcl.runtime.cache import cacher
+from netcl.runtime.capture import replay
 
 
 def parameters(queue, sizes=(12, 16, 3), seed=0):

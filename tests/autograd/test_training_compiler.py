@@ -17,8 +17,8 @@ from netcl.autograd.training_compiler import (
 )
 from netcl.core.backend import opencl
 from netcl.core.backend.opencl import Kernel
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import DTypeError, NetclError, ShapeError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 
 RNG = np.random.default_rng(5)

@@ -8,7 +8,7 @@ from netcl.cli import tune
 from netcl.cli.main import main
 from netcl.core.device import manager
 from netcl.core.queue import state_of
-from netcl.ops import tuning
+from netcl.kernels import tuning
 
 
 @pytest.fixture

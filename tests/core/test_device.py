@@ -8,9 +8,9 @@ import threading
 import pytest
 from fake_opencl import ACCELERATOR, CPU, FakeOpenCL, FakePlatform, device
 
-from netcl.core import device as module
 from netcl.core import process
 from netcl.core.device import DeviceHandle, DeviceManager, manager, override_profile, profile_of
+from netcl.core.device import discovery as module
 from netcl.core.errors import DeviceError
 from netcl.core.queue import CPUQueue
 

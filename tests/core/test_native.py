@@ -9,7 +9,7 @@ import pytest
 from netcl.core.backend import native, opencl
 from netcl.core.dtypes import FLOAT32, FLOAT64, INT32, INT64
 from netcl.core.errors import DeviceError, DTypeError
-from netcl.core.rebind import Cell
+from netcl.core.live import Cell
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise, reduction
 from netcl.runtime.cache import get_kernel

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from netcl.core import pocl
+from netcl.core.device import pocl
 
 ZEN5 = "flags\t\t: fpu " + " ".join(sorted(pocl.NAMES[0][1])) + " avx2 fma f16c bmi1 bmi2 movbe avx512_vp2intersect"
 

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from netcl.core import rebind
-from netcl.core.rebind import Cell, each_step, fresh, resolve, unrecorded
+from netcl.core import live
+from netcl.core.live import Cell, each_step, fresh, resolve, unrecorded
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 
@@ -22,7 +22,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch):
     found = Recorder()
-    monkeypatch.setattr(rebind, "active", found)
+    monkeypatch.setattr(live, "active", found)
     return found
 
 
@@ -57,11 +57,11 @@ def test_each_step_runs_now_and_registers_with_a_recording(recorder):
 
 def test_nothing_is_recorded_inside_unrecorded_or_on_another_thread(recorder):
     with unrecorded():
-        assert rebind.recording() is None
+        assert live.recording() is None
         each_step(lambda: None)
-    assert rebind.recording() is recorder and not recorder.steps
+    assert live.recording() is recorder and not recorder.steps
     seen = []
-    thread = threading.Thread(target=lambda: seen.append(rebind.recording()))
+    thread = threading.Thread(target=lambda: seen.append(live.recording()))
     thread.start()
     thread.join()
     assert seen == [None]
@@ -69,7 +69,7 @@ def test_nothing_is_recorded_inside_unrecorded_or_on_another_thread(recorder):
 
 def test_unrecorded_without_a_recording_does_nothing():
     with unrecorded():
-        assert rebind.recording() is None
+        assert live.recording() is None
 
 
 def test_resolve_reads_cells_in_attributes():

@@ -16,15 +16,14 @@ import netcl.autograd as ag
 from netcl import nn, optim
 from netcl.core import process
 from netcl.core.backend import opencl
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import DeviceError, DTypeError
 from netcl.core.memory import pool_of
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.data import DataLoader, Dataset, Subset, TensorDataset
 from netcl.data.feed import Feed
 from netcl.profiling import KernelProfiler
-from netcl.runtime import replay
-from netcl.runtime.capture import KernelCapture
+from netcl.runtime.capture.capture import KernelCapture, replay
 
 X = np.random.default_rng(0).standard_normal((50, 4, 64)).astype(np.float32)
 Y = np.arange(50, dtype=np.int32)

@@ -7,8 +7,8 @@ from scipy import signal
 import netcl.autograd as ag
 from netcl import nn
 from netcl.core.backend import opencl
+from netcl.core.device.profile import profile_of
 from netcl.core.errors import DeviceError, IndexOutOfRange, ShapeError
-from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
 
 
@@ -340,7 +340,7 @@ def test_other_initial_values(queue):
 
 
 def test_a_generator_of_ones_own_repeats(queue, cpu_queue):
-    from netcl.ops.random import Generator
+    from netcl.ops.create.random import Generator
 
     values = [nn.init.normal(q, (5,), generator=Generator(3)).to_host() for q in (queue, queue, cpu_queue)]
     np.testing.assert_array_equal(values[0], values[1])

@@ -8,7 +8,7 @@ import pytest
 import netcl
 import netcl.autograd as ag
 from netcl import nn
-from netcl.autograd.step import CompiledStep
+from netcl.autograd.jit.step import CompiledStep
 from netcl.core.errors import GradientError
 from netcl.core.tensor import Tensor
 from netcl.io import load_checkpoint, save_checkpoint

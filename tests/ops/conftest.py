@@ -8,7 +8,7 @@ import pytest
 from units import queues
 
 from netcl.core import memory
-from netcl.ops.matrix_units.precision import set_matmul_precision
+from netcl.ops.nvidia.precision import set_matmul_precision
 
 GUARD = 256
 PATTERN = 0xA5
@@ -38,7 +38,7 @@ def canary(monkeypatch):
         guarded.clear()
 
     original = memory.empty_buffer
-    for module in [m for name, m in list(sys.modules.items()) if name.startswith("netcl.")]:
+    for module in [m for name, m in list(sys.modules.items()) if name.startswith("netcl.") and hasattr(m, "__file__")]:
         if getattr(module, "empty_buffer", None) is original:
             monkeypatch.setattr(module, "empty_buffer", empty_buffer)
     yield

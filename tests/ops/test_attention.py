@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from families import FAMILIES, POSING, queue_of
 
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops.attention import attention, attention_grad
-from netcl.ops.attention_gpu import geometry
+from netcl.ops.attend.gpu import geometry
+from netcl.ops.attend.op import attention, attention_grad
 
 TOLERANCE = {"bfloat16": 0.032, "float16": 4e-3, "float32": 2e-5, "float64": 1e-11}
 

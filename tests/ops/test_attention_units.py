@@ -7,11 +7,11 @@ import pytest
 from attention_reference import MASKS, SPECIALS, check_specials
 
 from netcl.core.device import manager
-from netcl.core.profile import profile_of
+from netcl.core.device.profile import profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import attention_mma
-from netcl.ops.attention import Geometry, attention, attention_grad
-from netcl.ops.matrix_units import probe, wgmma
+from netcl.ops.attend import mma as attention_mma
+from netcl.ops.attend.op import Geometry, attention, attention_grad
+from netcl.ops.nvidia import probe, wgmma
 
 H200 = dataclasses.replace(
     manager.profile("cpu"), name="H", vendor="NVIDIA", kind="gpu", architecture="sm_90", compute_units=132

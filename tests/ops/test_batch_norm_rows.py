@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from netcl.core.device import manager
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops.batch_norm import batch_norm, batch_norm_grad
+from netcl.ops.normalization.batch_norm import batch_norm, batch_norm_grad
 
 CPUS = [i for i, profile in enumerate(manager.profiles) if profile.kind == "cpu"]
 TOLERANCE = {"bfloat16": 0.032, "float16": 4e-3, "float32": 1e-5, "float64": 1e-11}

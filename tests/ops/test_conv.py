@@ -11,13 +11,15 @@ from conv_reference import ACTIVATIONS, Reference, check, close, values
 from families import FAMILIES, queue_of
 
 from netcl.core.backend import opencl
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import conv_gpu, tuning, winograd
-from netcl.ops.conv import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
-from netcl.ops.conv_shape import geometry, residues
-from netcl.ops.matrix_units import probe
+from netcl.kernels import tuning
+from netcl.ops.convolution import gpu as conv_gpu
+from netcl.ops.convolution import winograd
+from netcl.ops.convolution.op import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.convolution.problem import geometry, residues
+from netcl.ops.nvidia import probe
 
 GPU = next(name for name in FAMILIES if "gpu" in name)  # a device that has the kernels of GPUs
 

@@ -8,13 +8,15 @@ from conv_reference import ACTIVATIONS, Reference, close, values
 from units import TOLERANCE, error
 
 from netcl.core.device import manager
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import conv_columns, conv_gpu, tuning
-from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
-from netcl.ops.conv_shape import geometry
-from netcl.ops.matrix_units import probe
-from netcl.ops.matrix_units.precision import set_matmul_precision
+from netcl.kernels import tuning
+from netcl.ops.convolution import gpu as conv_gpu
+from netcl.ops.convolution import im2col as conv_columns
+from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.convolution.problem import geometry
+from netcl.ops.nvidia import probe
+from netcl.ops.nvidia.precision import set_matmul_precision
 
 CASES = {
     "stem": ((2, 3, 31, 33), (64, 3, 7, 7), {"stride": 2, "padding": 3}),

@@ -6,9 +6,10 @@ from conv_reference import ACTIVATIONS, Reference, close, values
 from families import FAMILIES, queue_of
 
 from netcl.core.tensor import Tensor
-from netcl.ops import conv_few, conv_gpu
-from netcl.ops.conv import conv2d
-from netcl.ops.conv_shape import geometry
+from netcl.ops.convolution import direct as conv_few
+from netcl.ops.convolution import gpu as conv_gpu
+from netcl.ops.convolution.op import conv2d
+from netcl.ops.convolution.problem import geometry
 
 CASES = {
     "first layer": ((2, 3, 9, 11), (20, 3, 3, 3), {"padding": 1}),

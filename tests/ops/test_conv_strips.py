@@ -6,9 +6,10 @@ from conv_reference import ACTIVATIONS, Reference, close, values
 from families import FAMILIES, queue_of
 
 from netcl.core.tensor import Tensor
-from netcl.ops import conv_gpu, conv_strips
-from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
-from netcl.ops.conv_shape import geometry
+from netcl.ops.convolution import gpu as conv_gpu
+from netcl.ops.convolution import register_tiled as conv_strips
+from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.convolution.problem import geometry
 
 CASES = {
     "rows of vectors": ((2, 3, 9, 32), (3, 1, 3, 3), {"padding": 1}),

@@ -8,15 +8,15 @@ from units import TOLERANCE, error, families, packed, tf32
 
 from netcl.core.backend.opencl import read
 from netcl.core.device import manager
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
-from netcl.ops.conv_shape import geometry
-from netcl.ops.matrix_units import conv, images, probe, wgmma
-from netcl.ops.matrix_units.pack import Pixels, packing, pitch_of
-from netcl.ops.matrix_units.precision import set_matmul_precision
-from netcl.ops.matrix_units.wgmma import Operand
+from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.convolution.problem import geometry
+from netcl.ops.nvidia import conv, images, probe, wgmma
+from netcl.ops.nvidia.pack import Pixels, packing, pitch_of
+from netcl.ops.nvidia.precision import set_matmul_precision
+from netcl.ops.nvidia.wgmma import Operand
 
 NARROW = pytest.mark.parametrize("narrow", [FLOAT16, BFLOAT16], ids=str)
 

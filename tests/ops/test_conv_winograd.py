@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from conv_reference import ACTIVATIONS, Reference, close, values
 
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import conv_gpu, tuning, winograd, winograd_gpu
-from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
-from netcl.ops.conv_shape import geometry
-from netcl.ops.matrix_units import probe
-from netcl.ops.matrix_units.precision import set_matmul_precision
+from netcl.kernels import tuning
+from netcl.ops.convolution import gpu as conv_gpu
+from netcl.ops.convolution import winograd, winograd_gpu
+from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.convolution.problem import geometry
+from netcl.ops.nvidia import probe
+from netcl.ops.nvidia.precision import set_matmul_precision
 
 CASES = {
     "even": ((2, 16, 8, 8), (16, 16, 3, 3), 1),

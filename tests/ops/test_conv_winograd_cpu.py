@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from conv_reference import ACTIVATIONS, Reference, check, close, values
 
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import winograd
-from netcl.ops.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
-from netcl.ops.matrix_units.precision import set_matmul_precision
+from netcl.ops.convolution import winograd
+from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.nvidia.precision import set_matmul_precision
 
 
 @pytest.fixture

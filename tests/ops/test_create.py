@@ -7,8 +7,8 @@ from families import FAMILIES, queue_of
 from netcl import ops
 from netcl.core import tensor
 from netcl.core.backend import opencl
+from netcl.core.device.profile import profile_of
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
-from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 

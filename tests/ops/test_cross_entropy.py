@@ -9,9 +9,9 @@ from scipy import special
 
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
-from netcl.ops import cross_entropy as ce
 from netcl.ops import elementwise
 from netcl.ops import reduction as reduction_ops
+from netcl.ops.losses import cross_entropy as ce
 
 
 @pytest.fixture(params=FAMILIES)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from netcl import ops
 from netcl.core.backend import opencl
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
-from netcl.core.profile import profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
-from netcl.ops import scan
-from netcl.ops.scatter import WALK, gather_grad, take_grad
+from netcl.ops.index import scan
+from netcl.ops.index.scatter import WALK, gather_grad, take_grad
 
 X = np.random.default_rng(0).standard_normal((5, 7, 12)).astype(np.float32)
 

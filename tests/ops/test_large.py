@@ -8,15 +8,18 @@ import pytest
 from families import FAMILIES, POSING, queue_of
 
 from netcl.core.device import manager
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import FLOAT32, INT64
-from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import batch_norm, chain, fold, reduction, rows, strips
+from netcl.fusion import chain, fold, rows
+from netcl.kernels import windows as strips
 from netcl.ops import elementwise as E
-from netcl.ops.indexing import take
-from netcl.ops.matmul import matmul
-from netcl.ops.norm import layer_norm
-from netcl.ops.softmax import softmax
+from netcl.ops import reduction
+from netcl.ops.index.pick import take
+from netcl.ops.normalization import batch_norm
+from netcl.ops.normalization.norm import layer_norm
+from netcl.ops.normalization.softmax import softmax
+from netcl.ops.product.op import matmul
 
 COLUMNS = 1024
 ROWS = (1 << 31) // COLUMNS + 3

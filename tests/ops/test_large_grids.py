@@ -6,9 +6,9 @@ from families import FAMILIES, queue_of
 from units import error
 
 from netcl.core.tensor import Tensor
-from netcl.ops.attention import attention, attention_grad
-from netcl.ops.matmul import matmul
-from netcl.ops.matrix_units import probe
+from netcl.ops.attend.op import attention, attention_grad
+from netcl.ops.nvidia import probe
+from netcl.ops.product.op import matmul
 
 MANY = 70_000
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3}

@@ -8,10 +8,10 @@ from families import FAMILIES, POSING, queue_of
 
 import netcl.autograd as ag
 from netcl.core.backend import opencl
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.nn import Linear, ReLU, Sequential
-from netcl.ops import linear_grad
+from netcl.ops.product import linear_grad
 from netcl.optim import AdamW
 
 SIZES = [(1, 1, 1), (5, 7, 3), (32, 10, 128), (33, 257, 65), (300, 300, 20), (0, 4, 3), (4, 3, 0)]

@@ -7,7 +7,7 @@ from scipy import special
 import netcl.autograd as ag
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
-from netcl.ops import loss
+from netcl.ops.losses import loss
 
 SIGNS = np.array([-1.0, 1.0])
 

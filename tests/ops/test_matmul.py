@@ -9,13 +9,14 @@ from families import FAMILIES, POSING, queue_of
 from scipy import special
 
 from netcl.core.backend import opencl
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import matmul_cpu, matmul_gpu
-from netcl.ops.matmul import gemm, linear, linear_keeping, matmul
-from netcl.ops.matmul_cpu import macro_tile
+from netcl.ops.product import cpu as matmul_cpu
+from netcl.ops.product import gpu as matmul_gpu
+from netcl.ops.product.cpu import macro_tile
+from netcl.ops.product.op import gemm, linear, linear_keeping, matmul
 
 POSED = [name for name in FAMILIES if name.startswith(POSING)]
 TOLERANCE = {"bfloat16": 0.016, "float16": 2e-3, "float32": 3e-6, "float64": 1e-14}

@@ -9,11 +9,13 @@ from families import FAMILIES, POSING, queue_of
 import netcl
 import netcl.autograd as ag
 from netcl.core.backend import opencl
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
+from netcl.kernels import tiling
 from netcl.nn import Linear, ReLU, Sequential
-from netcl.ops import matmul_gpu, matmul_pair, tiling
-from netcl.ops.matmul_pair import Factors, gemm_pair
+from netcl.ops.product import dual as matmul_pair
+from netcl.ops.product import gpu as matmul_gpu
+from netcl.ops.product.dual import Factors, gemm_pair
 from netcl.optim import AdamW
 
 POSED = [name for name in FAMILIES if name.startswith(POSING)]

@@ -11,18 +11,19 @@ import pytest
 from units import TOLERANCE, error, families, packed, tf32
 
 import netcl
+from netcl.core.device.profile import numpy_profile
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
 from netcl.core.errors import BuildError, DTypeError, ShapeError
-from netcl.core.profile import numpy_profile
 from netcl.core.tensor import Tensor
-from netcl.ops import linear_grad, matmul_gpu
-from netcl.ops.matmul import Product, gemm, matmul
-from netcl.ops.matrix_units import edit, mma, probe, wgmma
-from netcl.ops.matrix_units.pack import packing, pitch_of
-from netcl.ops.matrix_units.precision import matmul_precision, set_matmul_precision
-from netcl.ops.matrix_units.tensormap import tensor_map
-from netcl.ops.matrix_units.wgmma import Operand
-from netcl.ops.tiling import cut, depth_of
+from netcl.kernels.tiling import cut, depth_of
+from netcl.ops.nvidia import edit, mma, probe, wgmma
+from netcl.ops.nvidia.pack import packing, pitch_of
+from netcl.ops.nvidia.precision import matmul_precision, set_matmul_precision
+from netcl.ops.nvidia.tensormap import tensor_map
+from netcl.ops.nvidia.wgmma import Operand
+from netcl.ops.product import gpu as matmul_gpu
+from netcl.ops.product import linear_grad
+from netcl.ops.product.op import Product, gemm, matmul
 from netcl.profiling.work import operations
 
 H200 = dataclasses.replace(

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from netcl.core.backend import opencl
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import multi
+from netcl.fusion import many as multi
 from netcl.ops.update import Updater, total_norm, update
 
 SIZES = (1, 7, 8, 9, 63, 64, 65, 4095, 4097, 8191, 8193, 20000)

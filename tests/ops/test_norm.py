@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from families import FAMILIES, POSING, queue_of
 
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops.batch_norm import batch_norm, batch_norm_grad
-from netcl.ops.group_norm import group_norm, group_norm_grad, instance_norm
-from netcl.ops.norm import layer_norm, layer_norm_grad, rms_norm, rms_norm_grad
+from netcl.ops.normalization.batch_norm import batch_norm, batch_norm_grad
+from netcl.ops.normalization.group_norm import group_norm, group_norm_grad, instance_norm
+from netcl.ops.normalization.norm import layer_norm, layer_norm_grad, rms_norm, rms_norm_grad
 
 TOLERANCE = {"bfloat16": 0.032, "float16": 4e-3, "float32": 1e-5, "float64": 1e-11}
 SHAPES = [(1, 1), (3, 7), (2, 5, 8), (33, 9), (5, 63), (3, 64), (9, 65), (2, 129), (40, 1028), (2, 8196), (1, 8207)]

@@ -5,12 +5,12 @@ import pyopencl as cl
 import pytest
 from families import FAMILIES, queue_of
 
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
-from netcl.ops.batch_norm import batch_norm
-from netcl.ops.group_norm import group_norm
-from netcl.ops.norm import layer_norm, rms_norm
+from netcl.ops.normalization.batch_norm import batch_norm
+from netcl.ops.normalization.group_norm import group_norm
+from netcl.ops.normalization.norm import layer_norm, rms_norm
 
 SHAPE = (3, 8, 8)  # as many channels as elements of a row, so that all norms take the same parameters
 PLAIN = {"weight": "float32", "bias": "float32", "dtype": "float32", "shift": 0, "turned": False, "eps": 1e-3}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from conftest import DEVICES, handle
 
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops.pool import (
+from netcl.ops.pooling.op import (
     adaptive_avg_pool2d,
     adaptive_avg_pool2d_grad,
     avg_pool2d,

@@ -7,7 +7,7 @@ from families import FAMILIES, queue_of
 from netcl.core.device import manager
 from netcl.core.errors import DTypeError
 from netcl.core.tensor import Tensor
-from netcl.ops import random as rnd
+from netcl.ops.create import random as rnd
 
 
 @pytest.fixture(params=FAMILIES)

@@ -10,13 +10,14 @@ import pytest
 from families import FAMILIES, queue_of
 from scipy.special import logsumexp as scipy_logsumexp
 
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
-from netcl.ops import fold, reduction
-from netcl.ops.chain import Chain
+from netcl.fusion import fold
+from netcl.fusion.chain import Chain
+from netcl.ops import reduction
 
 SIZES = [1, 7, 8, 9, 63, 64, 65, 1000003]
 AXES = [None, 0, 1, 2, -1, (0, 1), (0, 2), (1, 2), (0, 1, 2)]

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.dtypes import FLOAT32, compute_dtype
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import rows
-from netcl.ops.chain import Chain
+from netcl.fusion import rows
+from netcl.fusion.chain import Chain
 
 SOFTMAX = Chain(
     "fused_0", ("v0",), (),

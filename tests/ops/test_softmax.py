@@ -6,7 +6,7 @@ from scipy import special
 
 from netcl.core.errors import ShapeError
 from netcl.core.tensor import Tensor
-from netcl.ops import softmax as sm
+from netcl.ops.normalization import softmax as sm
 
 
 def jacobian_product(p, g, axis):

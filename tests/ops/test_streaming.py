@@ -7,13 +7,14 @@ import pytest
 from scipy import special
 
 from netcl.core.device import manager
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import elementwise, streaming
-from netcl.ops.batch_norm import batch_norm, batch_norm_grad
-from netcl.ops.group_norm import group_norm
-from netcl.ops.norm import layer_norm, layer_norm_grad
-from netcl.ops.softmax import softmax
+from netcl.kernels import streaming
+from netcl.ops import elementwise
+from netcl.ops.normalization.batch_norm import batch_norm, batch_norm_grad
+from netcl.ops.normalization.group_norm import group_norm
+from netcl.ops.normalization.norm import layer_norm, layer_norm_grad
+from netcl.ops.normalization.softmax import softmax
 
 CPUS = [i for i, profile in enumerate(manager.profiles) if profile.kind == "cpu"]
 

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import DeviceError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
-from netcl.ops import tuning
-from netcl.ops.conv import conv2d
-from netcl.ops.matmul import linear, matmul
-from netcl.ops.pool import max_pool2d
+from netcl.kernels import tuning
+from netcl.ops.convolution.op import conv2d
+from netcl.ops.pooling.op import max_pool2d
+from netcl.ops.product.op import linear, matmul
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from families import FAMILIES, POSING, queue_of
 
 from netcl.core.dtypes import FLOAT32
 from netcl.core.tensor import Tensor
-from netcl.ops import chain, elementwise
+from netcl.fusion import chain
+from netcl.ops import elementwise
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "bool", "int32", "int64"]
 LAYOUTS = {  # shapes in memory, and the order in which their axes are read

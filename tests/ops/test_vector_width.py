@@ -7,12 +7,12 @@ import pytest
 from scipy import special
 
 from netcl.core.device import manager
-from netcl.core.profile import override_profile, profile_of
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise, reduction
-from netcl.ops.batch_norm import batch_norm, batch_norm_grad
-from netcl.ops.norm import layer_norm, layer_norm_grad
-from netcl.ops.softmax import softmax
+from netcl.ops.normalization.batch_norm import batch_norm, batch_norm_grad
+from netcl.ops.normalization.norm import layer_norm, layer_norm_grad
+from netcl.ops.normalization.softmax import softmax
 from netcl.ops.update import total_norm
 
 CPUS = [i for i, profile in enumerate(manager.profiles) if profile.kind == "cpu"]

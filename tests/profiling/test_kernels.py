@@ -18,14 +18,14 @@ from netcl.cli.main import main
 from netcl.cli.train import Run
 from netcl.core import process
 from netcl.core.backend import cpu, opencl
+from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import NetclError
-from netcl.core.profile import override_profile, profile_of
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
-from netcl.ops.conv import conv2d, conv2d_weight_grad
-from netcl.ops.matmul import matmul
-from netcl.ops.matrix_units import probe
+from netcl.ops.convolution.op import conv2d, conv2d_weight_grad
+from netcl.ops.nvidia import probe
+from netcl.ops.product.op import matmul
 from netcl.profiling import (
     KernelProfiler,
     MemoryTimeline,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import profile_of
 from netcl.core.errors import DeviceError, NetclError
-from netcl.core.profile import profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
 from netcl.profiling import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner, tune

@@ -6,17 +6,16 @@ import threading
 import numpy as np
 import pytest
 
-from netcl.core import debug, memory, rebind
+from netcl.core import debug, live, memory
 from netcl.core.backend import cpu, native, opencl
 from netcl.core.errors import CaptureError, DeviceError
+from netcl.core.live import Cell, each_step, fresh
 from netcl.core.memory import pool_of
 from netcl.core.queue import CPUQueue
-from netcl.core.rebind import Cell, each_step, fresh
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
-from netcl.runtime import replay
 from netcl.runtime.cache import cacher
-from netcl.runtime.capture import KernelCapture, capture_disabled, get_capture
+from netcl.runtime.capture.capture import KernelCapture, capture_disabled, get_capture, replay
 
 
 def tensor(queue, *values):
@@ -36,7 +35,7 @@ def nothing_stays_patched():
     yield
     assert before == (cl.Kernel.__call__, cl.Kernel.set_args, cl.Kernel.set_arg, cl.enqueue_nd_range_kernel,
                       cl.enqueue_copy, cl.enqueue_fill_buffer, cl.enqueue_map_buffer)  # fmt: skip
-    assert not (opencl.hooks or opencl.copy_hooks or cpu.hooks or rebind.active or memory.substitute)
+    assert not (opencl.hooks or opencl.copy_hooks or cpu.hooks or live.active or memory.substitute)
 
 
 # -- the examples of the documentation ---------------------------------------------------------------------------------

@@ -7,11 +7,10 @@ import pytest
 from fake_command_buffer import FakeLoader
 
 from netcl.core.errors import DeviceError
-from netcl.core.rebind import Cell
+from netcl.core.live import Cell
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
-from netcl.runtime import command_buffer, replay
-from netcl.runtime.capture import KernelCapture
+from netcl.runtime.capture.capture import KernelCapture, command_buffer, replay
 
 EVERYWHERE = "cl_khr_byte_addressable_store"  # stands for the extension: every device has it since OpenCL 1.1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op
-from netcl.ops.random import Generator
+from netcl.ops.create.random import Generator
 
 __all__ = ["dropout"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netcl.autograd import shapes
+from netcl.autograd.jit import shapes
 from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
-from netcl.ops import attention
+from netcl.ops.attend import op as attention
 
 
 def _attention_grad(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netcl.autograd import shapes
+from netcl.autograd.jit import shapes
 from netcl.autograd.op import register_op
 from netcl.core import layout
 from netcl.core.dtypes import BOOL, INT64, as_dtype
 from netcl.core.tensor import Tensor
-from netcl.ops import create, elementwise, indexing, scan, scatter
-from netcl.ops.sort import argsort
+from netcl.ops import elementwise
+from netcl.ops.create import factories as create
+from netcl.ops.index import pick as indexing
+from netcl.ops.index import scan, scatter
+from netcl.ops.index.sort import argsort
 
 
 def _cumsum_grad(g: Tensor, y: Any, x: Any, axis: int | None = None) -> Tensor:

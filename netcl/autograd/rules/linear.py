@@ -7,9 +7,11 @@ from typing import Any
 
 from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
-from netcl.ops import conv, elementwise, linear_grad, reduction
-from netcl.ops.matmul import gemm, gemm_keeping, linear, linear_keeping, matmul
-from netcl.ops.matmul_pair import Factors, gemm_pair, may_share
+from netcl.ops import elementwise, reduction
+from netcl.ops.convolution import op as conv
+from netcl.ops.product import linear_grad
+from netcl.ops.product.dual import Factors, gemm_pair, may_share
+from netcl.ops.product.op import gemm, gemm_keeping, linear, linear_keeping, matmul
 
 
 def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netcl.autograd import shapes
+from netcl.autograd.jit import shapes
 from netcl.autograd.op import register_op
 from netcl.autograd.state import state
 from netcl.core import layout
 from netcl.core.dtypes import as_dtype, common_dtype, compute_dtype, is_float
 from netcl.core.tensor import Tensor
-from netcl.ops import cross_entropy, elementwise, loss, softmax
+from netcl.ops import elementwise
+from netcl.ops.losses import cross_entropy, loss
+from netcl.ops.normalization import softmax
 
 
 def _cross_entropy(logits: Tensor, target: Tensor, *, recorded: bool, **settings: Any) -> tuple[Tensor, Any]:

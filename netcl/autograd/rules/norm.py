@@ -7,7 +7,8 @@ from typing import Any
 
 from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
-from netcl.ops import batch_norm, elementwise, group_norm, norm
+from netcl.ops import elementwise
+from netcl.ops.normalization import batch_norm, group_norm, norm
 
 Gradients = Sequence[Tensor | None]
 Optional = Tensor | None

@@ -6,7 +6,7 @@ from typing import Any
 
 from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
-from netcl.ops import pool
+from netcl.ops.pooling import op as pool
 
 
 def _max_pool(x: Tensor, **window: Any) -> tuple[Tensor, Tensor]:

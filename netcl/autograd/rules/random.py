@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netcl.autograd.op import register_op
-from netcl.ops import random
+from netcl.ops.create import random
 
 register_op(
     "dropout",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import rebind
+from netcl.core import live
 from netcl.core.dtypes import C_NAME
 from netcl.core.errors import DTypeError
 from netcl.core.layout import contiguous_strides
@@ -37,7 +37,7 @@ def compute(fn: Callable[..., Any], *tensors: Tensor, queue: CPUQueue | None = N
     queue = queue or tensors[0].queue
     start = time.perf_counter() if hooks else 0.0
     with np.errstate(all="ignore"):
-        result = fn(*[t.array for t in tensors], **rebind.resolve(attrs))
+        result = fn(*[t.array for t in tensors], **live.resolve(attrs))
     many = isinstance(result, tuple)
     inputs = {id(_owner(t.buffer)) for t in tensors}
     outputs = tuple(_fresh(queue, np.asarray(r), inputs) for r in (result if many else (result,)))
@@ -62,7 +62,7 @@ def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, 
     """Run `fn(*target_arrays, *arrays, **attrs)`, whose results (one per target) replace the targets' values."""
     start = time.perf_counter() if hooks else 0.0
     with np.errstate(all="ignore"):
-        results = fn(*[t.array for t in (*targets, *tensors)], **rebind.resolve(attrs))
+        results = fn(*[t.array for t in (*targets, *tensors)], **live.resolve(attrs))
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
         target.array[...] = result
     for hook in hooks:

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from netcl.core import process, rebind
+from netcl.core import live, process
 from netcl.core.backend import native
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import DType, transferable
 from netcl.core.errors import DeviceError, IndexOutOfRange, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
-from netcl.core.profile import profile_of
 from netcl.core.queue import QueueState, state_of
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
@@ -200,7 +200,7 @@ def flag_buffer(queue: Any) -> Any:
     if state.flag is None:
         with state.lock:
             if state.flag is None:
-                with rebind.unrecorded():  # a replay must not clear it
+                with live.unrecorded():  # a replay must not clear it
                     flag = empty_buffer(queue, FLAG_BYTES)
                     fill_buffer(queue, flag, np.int32(0), FLAG_BYTES)
                 state.flag = flag

@@ -1,0 +1,1 @@
+"""Tracing, planning, fused programs, recorded steps."""

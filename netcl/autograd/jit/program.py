@@ -1,0 +1,269 @@
+"""A compiled function ready to run: its steps, and where each finds what it reads and leaves what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from netcl.autograd.jit import epilogue
+from netcl.autograd.jit.epilogue import Epilogue
+from netcl.autograd.jit.fused import FusedStep, differentiable
+from netcl.autograd.jit.plan import CallStep, Planner
+from netcl.autograd.jit.trace import Scalar, TraceNode, Untraceable
+from netcl.autograd.node import Node
+from netcl.autograd.op import apply_op, edges_of
+from netcl.autograd.state import state
+from netcl.autograd.tape import Record, check_finite
+from netcl.core.callers import call_site
+from netcl.core.errors import NetclError
+from netcl.core.queue import CPUQueue
+from netcl.core.tensor import Tensor
+from netcl.fusion.chain import plan_of
+
+
+class Slot(NamedTuple):
+    """A place among the values of a run."""
+
+    place: int
+
+
+class FusedCall(NamedTuple):
+    """A fused step and its slots."""
+
+    step: FusedStep
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    differentiable: tuple[bool, ...]  # of the outputs
+    recorded: bool  # some output takes part in backward
+
+
+class EagerCall(NamedTuple):
+    """An operation that runs as it is; arguments are Slots, Scalars or values."""
+
+    name: str
+    args: tuple[Any, ...]
+    attrs: dict[str, Any]
+    outputs: tuple[int, ...]
+    reason: str
+    moved: int  # bytes of its operands and results
+    facts: tuple[Any, ...]  # shape and dtype of each result, as traced
+
+
+Call = FusedCall | EagerCall
+
+
+class OneLaunch(NamedTuple):
+    """A program's only launch, for tensors of one layout."""
+
+    run: Callable[..., tuple[Tensor, ...]]
+    numbers: tuple[Any, ...]
+    name: str
+
+
+class Program:
+    """The steps of one trace; `run` takes the tensors (as Nodes or Tensors) and floats among the arguments."""
+
+    def __init__(self, calls: list[Call], captured: list[Any], slots: int, result: Any) -> None:
+        self.calls, self.captured, self.result = calls, captured, result
+        self.spare = [None] * slots
+        self.inputs: list[TraceNode] = []
+        self.outputs: list[TraceNode] = []
+
+    def run(self, leaves: Sequence[Any], floats: Sequence[float]) -> Any:
+        """The function's result for these arguments."""
+        values: list[Any] = [x if isinstance(x, Node) else Node(x) for x in leaves]
+        values += [x if isinstance(x, Node) else Node(x) for x in self.captured]
+        values += self.spare
+        for call in self.calls:
+            if type(call) is FusedCall:
+                _run_fused(call, values, floats)
+            else:
+                _run_eager(call, values, floats)  # type: ignore[arg-type]
+        result = self.result
+        return values[result.place] if type(result) is Slot else _restore(result, values)
+
+    def launch(self, tensors: Sequence[Tensor]) -> OneLaunch | None:
+        """Where a single map of the arguments, and no float among them, is all there is: its prepared launch."""
+        call, queue = self.calls[0] if len(self.calls) == 1 else None, tensors[0].queue
+        if type(call) is not FusedCall or self.captured or type(self.result) is not Slot:
+            return None
+        step, places = call.step, tuple(range(len(tensors)))
+        plain = not (step.axes or step.fold or any(type(n) is Scalar for n in step.numbers))
+        if not plain or call.inputs != places or call.outputs != (self.result.place,) or isinstance(queue, CPUQueue):
+            return None
+        plan = plan_of(queue, step.chain, step.compute, step.dtypes, tensors)
+        return OneLaunch(plan.run, step.numbers, step.name)
+
+
+def _wants_gradient(nodes: Sequence[Node]) -> bool:
+    return any(n.requires_grad for n in nodes)
+
+
+def _run_fused(call: FusedCall, values: list[Any], floats: Sequence[float]) -> None:
+    step = call.step
+    nodes = [values[i] for i in call.inputs]
+    tensors = [n.value for n in nodes]
+    tape = state.tape
+    if tape is not None and call.recorded and state.enabled and _wants_gradient(nodes):
+        made, saved = step.forward(tensors, floats, step.axes > 0)
+        edges = tuple([e if x.differentiable else None for e, x in zip(edges_of(nodes), step.leaves)])
+        needs = tuple([e is not None for e in edges])
+        kept_leaves = step.backward_of(needs, call.differentiable).kept
+        kept = [t if i in kept_leaves else None for i, t in enumerate(tensors)]
+
+        def pullback(g: Any) -> Sequence[Tensor | None]:
+            return step.backward(g if isinstance(g, tuple) else (g,), kept, needs, saved, floats)
+
+        outputs = [Node(y, d, step.name, tape if d else None) for y, d in zip(made, call.differentiable)]
+        site = call_site() if state.anomaly else ""
+        tape.add(Record(step.name, tuple([n.key for n in outputs]), edges, pullback, site))
+    else:
+        made, _ = step.forward(tensors, floats)
+        outputs = [Node(y, False, step.name) for y in made]
+    for i, node in zip(call.outputs, outputs):
+        values[i] = node
+    if state.anomaly:
+        check_finite(step.name, made, call_site())
+
+
+def _run_eager(call: EagerCall, values: list[Any], floats: Sequence[float]) -> None:
+    args = [values[a.place] if type(a) is Slot else _number(a, floats) for a in call.args]
+    if call.name == "stop_gradient":
+        values[call.outputs[0]] = Node(args[0].value)
+        return
+    autocast, state.autocast = state.autocast, None  # the trace holds the casts
+    try:
+        result = apply_op(call.name, *args, **{k: _number(v, floats) for k, v in call.attrs.items()})
+    finally:
+        state.autocast = autocast
+    found = result if isinstance(result, tuple) else (result,)
+    for i, node, facts in zip(call.outputs, found, call.facts, strict=True):
+        if (node.value.shape, node.value.dtype) != facts:
+            raise NetclError(f"{call.name}: expected a result of {facts} as traced, got {node.shape} {node.dtype}.")
+        values[i] = node
+
+
+def _number(a: Any, floats: Sequence[float]) -> Any:
+    return a.compute(floats[a.index]) if type(a) is Scalar else a
+
+
+def _restore(result: Any, values: list[Any]) -> Any:
+    """The structure that the function returned, with values in place of Slots."""
+    kind = type(result)
+    if kind is Slot:
+        return values[result.place]
+    if kind is tuple or kind is list:
+        return kind([_restore(x, values) for x in result])
+    if kind is dict:
+        return {k: _restore(x, values) for k, x in result.items()}
+    return values[result.slot.place].value if kind is _Plain else result
+
+
+class _Plain(NamedTuple):
+    """A result that the function returned as a Tensor (`node.value`)."""
+
+    slot: Slot
+
+
+# -- from a trace ------------------------------------------------------------------------------------------------------
+
+
+def compile_trace(
+    nodes: Sequence[TraceNode], arguments: int, captured: Sequence[TraceNode], result: Any, numbers_as_arguments: bool
+) -> Program:
+    """The program of a trace whose first `arguments` inputs are arguments and the others captured tensors."""
+    outputs: list[TraceNode] = []
+    _find_outputs(result, outputs)
+    if any(n.size == 0 for n in nodes):
+        raise Untraceable("has a tensor without elements")
+    inputs = [n for n in nodes if n.op_name == "input"]
+    inputs.sort(key=lambda n: n.source if isinstance(n.source, int) else arguments)
+    slots = {id(n): i for i, n in enumerate([*inputs[:arguments], *captured])}
+    first = len(slots)
+    steps = _alive(Planner(nodes, outputs, numbers_as_arguments).steps(), outputs)
+    for step in steps:
+        for n in step.outputs:
+            slots[id(n)] = len(slots)
+    calls = _calls(steps, outputs, slots)
+    program = Program(calls, [n.source for n in captured], len(slots) - first, _template(result, slots))
+    program.inputs, program.outputs = [*inputs[:arguments], *captured], outputs
+    return program
+
+
+def _calls(steps: Sequence[FusedStep | CallStep], outputs: Sequence[TraceNode], slots: dict[int, int]) -> list[Call]:
+    found = epilogue.find(steps, outputs)
+    taken = {id(e.product) for e in found.values()}
+    calls: list[Call] = []
+    for s in steps:
+        if id(s) in found:
+            calls.append(_with_epilogue(found[id(s)], slots))
+        elif id(s) not in taken:
+            calls.append(_fused(s, slots) if isinstance(s, FusedStep) else _eager(s, slots))
+    return calls
+
+
+def _with_epilogue(e: Epilogue, slots: dict[int, int]) -> EagerCall:
+    """A product and the step after it as one operation."""
+    product, result = _eager(e.product, slots), e.step.outputs[0]
+    args = product.args if e.bias is None else (*product.args, Slot(slots[id(e.bias)]))
+    attrs = {**product.attrs, "product": product.name, "activation": e.activation}
+    moved = sum(x.nbytes for x in (*e.product.node.operands, *([] if e.bias is None else [e.bias]), result))
+    reason = f"with {' '.join(n.op_name for n in e.step.nodes)} in its epilogue"
+    facts = ((result.shape, result.dtype),)
+    return EagerCall("product_epilogue", args, attrs, (slots[id(result)],), reason, moved, facts)
+
+
+def _alive(steps: list[FusedStep | CallStep], outputs: list[TraceNode]) -> list[FusedStep | CallStep]:
+    """The steps whose results somebody reads."""
+    needed = {id(n) for n in outputs}
+    kept = []
+    for step in reversed(steps):
+        if any(id(n) in needed for n in step.outputs):
+            kept.append(step)
+            needed |= {id(x) for x in (step.leaves if isinstance(step, FusedStep) else step.node.operands)}
+    return kept[::-1]
+
+
+def _fused(step: FusedStep, slots: dict[int, int]) -> FusedCall:
+    wanted = tuple(differentiable(n) for n in step.outputs)
+    inputs, outputs = (tuple(slots[id(n)] for n in side) for side in (step.leaves, step.outputs))
+    return FusedCall(step, inputs, outputs, wanted, any(wanted))
+
+
+def _eager(step: CallStep, slots: dict[int, int]) -> EagerCall:
+    node = step.node
+    name, operands, attrs = node.op_name, node.inputs, dict(node.attrs)
+    for side in ("_scalar_right", "_scalar_left"):
+        if name.endswith(side):
+            name, number = name.removesuffix(side), attrs.pop("scalar")
+            operands = (*operands, number) if side == "_scalar_right" else (number, *operands)
+    args = tuple(Slot(slots[id(x)]) if isinstance(x, TraceNode) else x for x in operands)
+    moved = sum(n.nbytes for n in (*node.operands, *step.outputs))
+    facts = tuple((n.shape, n.dtype) for n in step.outputs)
+    return EagerCall(name, args, attrs, tuple(slots[id(n)] for n in step.outputs), step.reason, moved, facts)
+
+
+def _find_outputs(result: Any, found: list[TraceNode]) -> None:
+    """Collect the TraceNodes in what the traced function returned."""
+    if isinstance(result, Node):
+        result = result.value
+    if isinstance(result, TraceNode):
+        if all(result is not n for n in found):
+            found.append(result)
+    elif type(result) is Scalar:
+        result.look()
+    elif isinstance(result, (tuple, list, dict)):
+        for x in result.values() if isinstance(result, dict) else result:
+            _find_outputs(x, found)
+
+
+def _template(result: Any, slots: dict[int, int]) -> Any:
+    if isinstance(result, Node) and isinstance(result.value, TraceNode):
+        return Slot(slots[id(result.value)])
+    if isinstance(result, TraceNode):
+        return _Plain(Slot(slots[id(result)]))
+    if type(result) in (tuple, list):
+        return type(result)(_template(x, slots) for x in result)
+    if type(result) is dict:
+        return {k: _template(x, slots) for k, x in result.items()}
+    return result.known if type(result) is Scalar else result

@@ -1,0 +1,254 @@
+"""Shapes and dtypes of results without computing them: what a trace knows about each operation.
+
+Elementwise ops follow from the primitive table. The others that a trace may contain have a rule here; an op without one
+makes the traced function run unfused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import BOOL, FLOAT64, INT64, DType, as_dtype, common_dtype, compute_dtype, is_float, on_device
+from netcl.core.errors import NetclError, ShapeError
+from netcl.core.kernels.primitives import TABLE
+from netcl.core.layout import Shape
+from netcl.ops import elementwise
+
+Facts = tuple[Shape, DType]
+PRIMITIVES: dict[str, Any] = {}  # name -> AutogradPrimitive, filled by primitive.py
+ELEMENTWISE: set[str] = set()  # registered primitives that run as chains of length one outside the JIT
+RULES: dict[str, Callable[..., Facts | list[Facts]]] = {}
+
+
+def takes_scalars(name: str) -> bool:
+    """Whether attributes of the op may be kernel arguments."""
+    return name in TABLE
+
+
+def compute_type(name: str, operands: Sequence[Any], queue: Any) -> tuple[DType, DType]:
+    """The dtype that a primitive computes in, and the dtype of its result."""
+    signature = tuple(x.dtype if hasattr(x, "shape") and hasattr(x, "op_name") else _kind(x) for x in operands)
+    if name in TABLE:
+        _, compute, dtype = elementwise.resolve(name, signature)
+    else:
+        dtype = as_dtype(common_dtype(*[s if isinstance(s, np.dtype) else s() for s in signature]))
+        compute = compute_dtype(dtype)
+    if compute == FLOAT64:
+        profile = profile_of(queue)
+        compute = on_device(compute, profile.has_fp64, profile.name)
+        dtype = dtype if dtype == BOOL else on_device(dtype, profile.has_fp64, profile.name)
+    return compute, dtype
+
+
+def _kind(x: Any) -> type:
+    if isinstance(x, (bool, np.bool_)):
+        return bool
+    return int if isinstance(x, (int, np.integer)) else float
+
+
+def infer(name: str, operands: Sequence[Any], attrs: dict[str, Any], queue: Any) -> tuple[bool, list[Facts]]:
+    """Whether the op returns a tuple, and shape and dtype of each result. Raises NetclError for an unknown op."""
+    tensors = [x for x in operands if hasattr(x, "op_name")]
+    if name in TABLE or name in ELEMENTWISE or (name in PRIMITIVES and PRIMITIVES[name].fusible):
+        shape = layout.broadcast(name, *(t.shape for t in tensors))
+        return False, [(shape, compute_type(name, operands, queue)[1])]
+    rule = RULES.get(name)
+    if rule is None:
+        raise NetclError(f"{name!r} is no elementwise primitive and has no shape rule")
+    result = rule(*operands, **attrs)
+    return (True, result) if isinstance(result, list) else (False, [result])
+
+
+def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the shape rule of these ops, called with the op's own arguments."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+
+
+def reduced(shape: Shape, axis: Any, keepdims: bool) -> Shape:
+    """The shape of a reduction's result: (1,) for a full one."""
+    axes = layout.as_axes("reduction", axis, len(shape))
+    if keepdims:
+        return tuple(1 if a in axes else n for a, n in enumerate(shape))
+    return tuple(n for a, n in enumerate(shape) if a not in axes) or (1,)
+
+
+def trailing(x: Any, axis: Any) -> Shape:
+    """The reduced axes when they are the last ones, else ()."""
+    axes = layout.as_axes("reduction", axis, x.ndim)
+    return axes if axes == tuple(range(x.ndim - len(axes), x.ndim)) else ()
+
+
+@rule("sum", "prod")
+def _sum(x: Any, axis: Any = None, keepdims: bool = False) -> Facts:
+    return reduced(x.shape, axis, keepdims), x.dtype if is_float(x.dtype) else INT64
+
+
+@rule("max", "min")
+def _max(x: Any, axis: Any = None, keepdims: bool = False) -> Facts:
+    return reduced(x.shape, axis, keepdims), x.dtype
+
+
+@rule("mean", "var", "std", "norm", "logsumexp")
+def _mean(x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Facts:
+    if not is_float(x.dtype):
+        raise NetclError(f"a mean of {x.dtype} has no shape rule")
+    return reduced(x.shape, axis, keepdims), x.dtype
+
+
+@rule("any", "all")
+def _any(x: Any, axis: Any = None, keepdims: bool = False) -> Facts:
+    return reduced(x.shape, axis, keepdims), BOOL
+
+
+@rule("cumsum")
+def _cumsum(x: Any, axis: Any = None) -> Facts:
+    return (x.size,) if axis is None else x.shape, x.dtype if is_float(x.dtype) else INT64
+
+
+@rule(
+    "softmax", "log_softmax", "flip", "roll", "contiguous", "stop_gradient", "dropout", "batch_norm", "group_norm",
+    "layer_norm", "rms_norm",
+)  # fmt: skip
+def _same(x: Any, *_: Any, **__: Any) -> Facts:
+    return x.shape, x.dtype
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+@rule("matmul")
+def _matmul(a: Any, b: Any, **_: Any) -> Facts:
+    left = a.shape if a.ndim > 1 else (1, *a.shape)
+    right = b.shape if b.ndim > 1 else (*b.shape, 1)
+    if left[-1] != right[-2] or min(a.ndim, b.ndim) == 0:
+        raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
+    batch = layout.broadcast("matmul", left[:-2], right[:-2])
+    shape = (*batch, *left[-2:-1][: a.ndim > 1], *right[-1:][: b.ndim > 1])
+    return shape or (1,), as_dtype(common_dtype(a.dtype, b.dtype))
+
+
+@rule("linear", "linear_relu")
+def _linear(x: Any, w: Any, b: Any = None, **_: Any) -> Facts:
+    if x.shape[-1] != w.shape[-1]:
+        raise ShapeError(f"linear: expected input with last axis {w.shape[-1]}, got shape {x.shape}.")
+    return (*x.shape[:-1], w.shape[0]), as_dtype(common_dtype(x.dtype, w.dtype))
+
+
+@rule("conv2d", "conv2d_relu")
+def _conv2d(
+    x: Any, w: Any, b: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, **_: Any
+) -> Facts:
+    if isinstance(padding, str) or x.ndim != 4:
+        raise NetclError("this form of conv2d has no shape rule")
+    pairs = [_pair(p) for p in (stride, padding, dilation)]
+    size = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x.shape[2:], w.shape[2:], *pairs, strict=True)
+    ]
+    return (x.shape[0], w.shape[0], *size), as_dtype(common_dtype(x.dtype, w.dtype))
+
+
+@rule("max_pool2d", "avg_pool2d")
+def _pool2d(x: Any, kernel_size: Any, **window: Any) -> Facts:
+    if window.get("ceil_mode") or window.get("return_indices") or x.ndim != 4:
+        raise NetclError("this form of pooling has no shape rule")
+    stride = window.get("stride")
+    geometry = (
+        kernel_size,
+        kernel_size if stride is None else stride,
+        window.get("padding", 0),
+        window.get("dilation", 1),
+    )
+    size = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, (k, s, p, d) in zip(x.shape[2:], zip(*map(_pair, geometry)))]
+    return (*x.shape[:2], *size), x.dtype
+
+
+@rule("cross_entropy")
+def _cross_entropy(z: Any, target: Any, reduction: str = "mean", **_: Any) -> Facts:
+    return (1,) if reduction != "none" else (z.shape[0], *z.shape[2:]), z.dtype
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value[0], value[1]) if isinstance(value, (tuple, list)) else (value, value)
+
+
+# -- movement ----------------------------------------------------------------------------------------------------------
+
+
+@rule("reshape")
+def _reshape(x: Any, shape: Any) -> Facts:
+    return layout.infer_shape("reshape", x.size, tuple(shape)), x.dtype
+
+
+@rule("permute")
+def _permute(x: Any, axes: Any) -> Facts:
+    return tuple(x.shape[layout.as_axis("permute", a, x.ndim)] for a in axes), x.dtype
+
+
+@rule("expand")
+def _expand(x: Any, shape: Any) -> Facts:
+    lead = len(shape) - x.ndim
+    target = tuple(x.shape[i - lead] if n == -1 else n for i, n in enumerate(shape))
+    if layout.broadcast("expand", x.shape, target) != target:
+        raise ShapeError(f"expand: expected a shape that {x.shape} broadcasts to, got {tuple(shape)}.")
+    return target, x.dtype
+
+
+@rule("squeeze")
+def _squeeze(x: Any, axis: Any = None) -> Facts:
+    gone = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else layout.as_axes("squeeze", axis, x.ndim)
+    if any(x.shape[a] != 1 for a in gone):
+        raise ShapeError(f"squeeze: expected axes of length 1, got axis {axis} of shape {x.shape}.")
+    return tuple(n for i, n in enumerate(x.shape) if i not in gone), x.dtype
+
+
+@rule("unsqueeze")
+def _unsqueeze(x: Any, axis: int) -> Facts:
+    axis = layout.as_axis("unsqueeze", axis, x.ndim + 1)
+    return (*x.shape[:axis], 1, *x.shape[axis:]), x.dtype
+
+
+@rule("getitem")
+def _getitem(x: Any, key: Any) -> Facts:
+    return layout.select("indexing", x.shape, layout.contiguous_strides(x.shape), 0, key)[0], x.dtype
+
+
+@rule("astype")
+def _astype(x: Any, dtype: Any) -> Facts:
+    return x.shape, as_dtype(dtype)
+
+
+@rule("concat")
+def _concat(*xs: Any, axis: int = 0) -> Facts:
+    axis = layout.as_axis("concat", axis, xs[0].ndim)
+    shape = list(xs[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in xs)
+    return tuple(shape), as_dtype(common_dtype(*(x.dtype for x in xs)))
+
+
+@rule("split")
+def _split(x: Any, sizes: Any, axis: int = 0) -> list[Facts]:
+    axis = layout.as_axis("split", axis, x.ndim)
+    length = x.shape[axis]
+    if isinstance(sizes, (int, np.integer)):
+        sizes = [min(int(sizes), length - i) for i in range(0, length, int(sizes))]
+    return [((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in sizes]
+
+
+@rule("stack")
+def _stack(*xs: Any, axis: int = 0) -> Facts:
+    axis = layout.as_axis("stack", axis, xs[0].ndim + 1)
+    shape = xs[0].shape
+    return (*shape[:axis], len(xs), *shape[axis:]), as_dtype(common_dtype(*(x.dtype for x in xs)))

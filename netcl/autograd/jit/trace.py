@@ -1,0 +1,289 @@
+"""Tracing: run a Python function on symbols, and get the operations it makes as a graph. No kernel is launched.
+
+While a `TracingContext` is active, `apply_op` appends a `TraceNode` instead of running. Nodes carry a TraceNode as
+their value. Whatever needs real values (a branch on a result, a read to the host) raises `Untraceable` with the user's
+line.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from netcl.autograd.jit import shapes
+from netcl.autograd.node import Node
+from netcl.autograd.state import state
+from netcl.core.callers import call_site
+from netcl.core.dtypes import DType, is_float
+from netcl.core.errors import NetclError
+from netcl.core.layout import Shape, size_of
+from netcl.core.tensor import Tensor
+
+
+class Untraceable(NetclError):
+    """The function did something that a trace cannot follow; `jit_compile` then runs it as it is."""
+
+
+class TraceNode:
+    """One operation of a trace: its name, inputs (TraceNodes and numbers), result shape and dtype, and attributes.
+
+    `differentiable` is False below `no_grad`, `detach` and for results that are not floats.
+    """
+
+    __slots__ = ("attrs", "differentiable", "dtype", "inputs", "op_name", "queue", "shape", "source")
+
+    def __init__(
+        self, op_name: str, inputs: Sequence[Any], shape: Shape, dtype: Any, attrs: dict[str, Any] | None = None
+    ) -> None:
+        self.op_name, self.inputs, self.shape = op_name, tuple(inputs), tuple(shape)
+        self.dtype: DType = np.dtype(dtype)
+        self.attrs = dict(attrs or {})
+        self.queue: Any = None
+        self.source: Any = None  # of an input: the position of the argument, or the captured Node
+        self.differentiable = is_float(self.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return size_of(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the elements take."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def operands(self) -> list[TraceNode]:
+        """The inputs that are TraceNodes."""
+        return [x for x in self.inputs if isinstance(x, TraceNode)]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"TraceNode({self.op_name}, shape={self.shape}, dtype={self.dtype})"
+
+    def to_host(self) -> NoReturn:
+        """Refused: there is no value while tracing."""
+        raise Untraceable(f"reads a result on the host at {call_site()}")
+
+    item = numpy = tolist = __array__ = __int__ = to_host
+
+    def __float__(self) -> float:
+        self.to_host()
+
+    def __bool__(self) -> bool:
+        raise Untraceable(f"branches on a result at {call_site()}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Untraceable(f"uses .value.{name} at {call_site()}")
+
+
+class Scalar:
+    """A float argument while tracing. Arithmetic with numbers stays symbolic, so that another value needs no new trace;
+    whoever looks at the value itself (a comparison, float(), math.sqrt) makes it part of the cache key.
+    """
+
+    __slots__ = ("_observe", "compute", "index", "known")
+
+    def __init__(
+        self, known: float, index: int, compute: Callable[[Any], float], observe: Callable[[int], None]
+    ) -> None:
+        self.known, self.index, self.compute, self._observe = known, index, compute, observe
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return float  # isinstance(x, float) is what user code asks
+
+    def look(self) -> float:
+        """The value, which from now on is part of the key."""
+        self._observe(self.index)
+        return self.known
+
+    def _derive(self, function: Callable[..., Any], other: Any, swap: bool) -> Any:
+        if isinstance(other, (Node, Tensor)):
+            return NotImplemented
+        if type(other) is Scalar:
+            first, second = (other, self) if swap else (self, other)
+            if first.index != second.index:
+                return function(first.look(), second.look())
+            one, two = first.compute, second.compute
+            return Scalar(
+                function(first.known, second.known), self.index, lambda v: function(one(v), two(v)), self._observe
+            )
+        one = self.compute
+        if swap:
+            return Scalar(function(other, self.known), self.index, lambda v: function(other, one(v)), self._observe)
+        return Scalar(function(self.known, other), self.index, lambda v: function(one(v), other), self._observe)
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(float, name):
+            raise AttributeError(name)
+        return getattr(self.look(), name)
+
+    def __hash__(self) -> int:
+        return hash(self.look())
+
+
+def _arithmetic(function: Callable[..., Any], swap: bool) -> Callable[..., Any]:
+    return lambda self, other: self._derive(function, other, swap)
+
+
+def _unary(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Scalar) -> Scalar:
+        one = self.compute
+        return Scalar(function(self.known), self.index, lambda v: function(one(v)), self._observe)
+
+    return method
+
+
+def _looking(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *args: function(self.look(), *args)
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow", "mod", "floordiv"):
+    setattr(Scalar, f"__{_name}__", _arithmetic(getattr(operator, _name), False))
+    setattr(Scalar, f"__r{_name}__", _arithmetic(getattr(operator, _name), True))
+for _name in ("neg", "abs", "pos"):
+    setattr(Scalar, f"__{_name}__", _unary(getattr(operator, _name)))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Scalar, f"__{_name}__", _looking(getattr(operator, _name)))
+for _name in ("float", "int", "bool", "repr", "str", "round", "trunc", "format"):
+    setattr(Scalar, f"__{_name}__", _looking(getattr(float, f"__{_name}__")))
+Scalar.__array__ = lambda self, *a, **k: np.asarray(self.look())  # type: ignore[attr-defined]
+
+
+class TracingContext(threading.local):
+    """What is being traced in this thread: `nodes` in the order they were made, while `active`."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.nodes: list[TraceNode] = []
+        self.captured: dict[
+            int, TraceNode
+        ] = {}  # by id of the Node or Tensor that the function did not get as argument
+        self.queue: Any = None
+
+    def __enter__(self) -> TracingContext:
+        self.active, state.tracer = True, self
+        self.nodes, self.captured, self.queue = [], {}, None
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.active, state.tracer = False, None
+
+    def add_input(self, value: Any, source: Any) -> TraceNode:
+        """The symbol of a Node or Tensor."""
+        tensor = value.value if isinstance(value, Node) else value
+        if self.queue is not None and tensor.queue is not self.queue and tensor.queue != self.queue:
+            raise Untraceable("mixes tensors of several queues")
+        node = TraceNode("input", (), tensor.shape, tensor.dtype)
+        self.queue = node.queue = tensor.queue
+        node.source = source
+        self.nodes.append(node)
+        return node
+
+    def record(self, name: str, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """What `apply_op` does while tracing: a symbolic Node for the result, or a tuple of them."""
+        if state.autocast is not None:
+            args = state.autocast(name, args)
+        operands = [self._operand(name, a) for a in args]
+        attrs = {k: v.look() if type(v) is Scalar and not shapes.takes_scalars(name) else v for k, v in attrs.items()}
+        if name in _EXPANSIONS and isinstance(operands[0], TraceNode):
+            expanded = _EXPANSIONS[name](self, operands[0], **attrs)
+            if expanded is not None:
+                return expanded
+        many, results = shapes.infer(name, operands, attrs, self.queue)
+        made = TraceNode(*_with_number(name, operands, attrs, results[0]))
+        nodes = [made] if not many else [TraceNode("item", (made,), *r, {"index": i}) for i, r in enumerate(results)]
+        enabled = state.enabled and (not made.operands or any(x.differentiable for x in made.operands))
+        for node in {id(n): n for n in (made, *nodes)}.values():
+            node.queue = self.queue
+            node.differentiable = node.differentiable and enabled
+            self.nodes.append(node)
+        symbols = tuple(Node(n, n.differentiable, name) for n in nodes)  # type: ignore[arg-type]
+        return symbols if many else symbols[0]
+
+    def _variance(self, x: TraceNode, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Any:
+        """A variance over trailing axes as means, so that it fuses; None for others."""
+        axes = shapes.trailing(x, axis)
+        count = size_of(x.shape[-len(axes) :]) if axes else 0
+        if not axes or not is_float(x.dtype) or count <= correction:
+            return None
+        symbol = Node(x, x.differentiable)  # type: ignore[arg-type]
+        mean = self.record("mean", (symbol,), {"axis": axes, "keepdims": True})
+        square = self.record("square", (self.record("sub", (symbol, mean), {}),), {})
+        result = self.record("mean", (square,), {"axis": axes, "keepdims": keepdims})
+        return result if not correction else self.record("mul", (result, count / (count - correction)), {})
+
+    def _softmax(self, x: TraceNode, axis: int = -1) -> Any:
+        """A softmax over the last axis from primitives, so that it fuses with what surrounds it; None for others."""
+        if not shapes.trailing(x, axis) or not is_float(x.dtype):
+            return None
+        e = self.record("exp", (self._below_top(x),), {})
+        return self.record("div", (e, self.record("sum", (e,), {"axis": -1, "keepdims": True})), {})
+
+    def _log_softmax(self, x: TraceNode, axis: int = -1) -> Any:
+        if not shapes.trailing(x, axis) or not is_float(x.dtype):
+            return None
+        d = self._below_top(x)
+        total = self.record("sum", (self.record("exp", (d,), {}),), {"axis": -1, "keepdims": True})
+        return self.record("sub", (d, self.record("log", (total,), {})), {})
+
+    def _below_top(self, x: TraceNode) -> Any:
+        """x - max(x); the maximum cancels in the result, so it gets no gradient."""
+        symbol = Node(x, x.differentiable)  # type: ignore[arg-type]
+        top = self.record("max", (symbol,), {"axis": -1, "keepdims": True})
+        return self.record("sub", (symbol, top.detach()), {})
+
+    def _operand(self, name: str, a: Any) -> Any:
+        if isinstance(a, Node) and isinstance(a.value, TraceNode):
+            return self._detached(a.value) if a.value.differentiable and not a.requires_grad else a.value
+        if isinstance(a, TraceNode):  # `x.value`: the plain tensor, outside the graph
+            return self._detached(a) if a.differentiable else a
+        if isinstance(a, (Node, Tensor)):
+            return self._capture(name, a)
+        if type(a) is Scalar or a is None or isinstance(a, (bool, int, float, np.number, np.bool_)):
+            return a
+        raise Untraceable(f"passes {type(a).__name__} to {name} at {call_site()}")
+
+    def _detached(self, x: TraceNode) -> TraceNode:
+        node = TraceNode("stop_gradient", (x,), x.shape, x.dtype)
+        node.queue, node.differentiable = x.queue, False
+        self.nodes.append(node)
+        return node
+
+    def _capture(self, name: str, a: Node | Tensor) -> TraceNode:
+        if isinstance(a, Node) and a.tape is not None:
+            raise Untraceable(f"uses a result computed outside it in {name} at {call_site()}; pass it as an argument")
+        if id(a) not in self.captured:
+            self.captured[id(a)] = self.add_input(a, a)
+        return self.captured[id(a)]
+
+
+_EXPANSIONS: dict[str, Callable[..., Any]] = {
+    "var": TracingContext._variance, "softmax": TracingContext._softmax, "log_softmax": TracingContext._log_softmax,
+}  # fmt: skip
+
+
+def _with_number(name: str, operands: list[Any], attrs: dict[str, Any], facts: tuple[Shape, DType]) -> tuple[Any, ...]:
+    """A binary primitive with a number becomes its form with attrs["scalar"]: `mul_scalar_right`, `sub_scalar_left`."""
+    if f"{name}_scalar_right" in shapes.PRIMITIVES and len(operands) == 2:
+        for i, side in ((1, "right"), (0, "left")):
+            if not isinstance(operands[i], TraceNode):
+                return f"{name}_scalar_{side}", (operands[1 - i],), *facts, {**attrs, "scalar": operands[i]}
+    return name, operands, *facts, attrs
+
+
+tracing_context = TracingContext()

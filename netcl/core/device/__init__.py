@@ -1,0 +1,6 @@
+"""Devices: what is here, which one "auto" takes, and what each can do."""
+
+from netcl.core.device.discovery import DeviceHandle, DeviceManager, device, manager
+from netcl.core.device.profile import DeviceProfile, override_profile, profile_of
+
+__all__ = ["DeviceHandle", "DeviceManager", "DeviceProfile", "device", "manager", "override_profile", "profile_of"]

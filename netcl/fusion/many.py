@@ -1,0 +1,292 @@
+"""One launch over many tensors: optimizer steps, moving averages, gradient scaling, and norms over all gradients.
+
+OpenCL has no arrays of pointers, so a kernel names up to SLOTS tensors as arguments and finds its own by a `switch`.
+Work is cut into chunks; a table on the device says of each which tensor it belongs to and where it starts. States
+(momentum, second moments, float32 master weights) lie one after the other in one flat buffer per state.
+
+Launch geometry. CPU devices: one work-item per chunk, full vectors. GPUs: one group per chunk, vectors of 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import C_NAME, FLOAT64, INT32, DType, compute_dtype
+from netcl.core.kernels import dialect
+from netcl.core.live import unrecorded
+from netcl.core.queue import state_of
+from netcl.core.tensor import Tensor, allocate
+from netcl.fusion.render import memory_of, turns
+from netcl.kernels.grid import width_of
+from netcl.kernels.sources import NARROW
+from netcl.runtime.cache import get_kernel
+
+SLOTS = (1, 2, 4, 8, 16, 32, 48)  # tensors per launch: few programs, and 48 fit the 1024 bytes of arguments PoCL takes
+CHUNK = {True: 8192, False: 4096}  # elements per chunk on CPU devices, on others
+GROUP = 256
+PAD = 64  # elements that states are padded to, so that they are read in whole vectors
+FIELDS = 5  # of a table row: slot, start in p, start in g, start in the states, count
+OPTIONS = ("-cl-mad-enable", "-w")  # some drivers print warnings to stderr
+
+
+def padded(size: int) -> int:
+    """`size` rounded up to whole vectors."""
+    return -(-size // PAD) * PAD
+
+
+def slots(queue: Any) -> int:
+    """How many tensors one launch takes on this device."""
+    if isinstance(getattr(queue, "device", None), type(None)):
+        return SLOTS[-1]
+    room = (queue.device.max_parameter_size - 192) // 16
+    return max((n for n in SLOTS if n <= room), default=1)
+
+
+def batches(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Positions of `tensors` grouped by queue and dtype, each group no longer than one launch takes."""
+    groups: dict[Any, list[int]] = {}
+    for i, t in enumerate(tensors):
+        groups.setdefault((id(t.queue), t.dtype), []).append(i)
+    result = []
+    for members in groups.values():
+        n = slots(tensors[members[0]].queue)
+        result += [members[i : i + n] for i in range(0, len(members), n)]
+    return result
+
+
+class Table(NamedTuple):
+    """The chunks of a launch, on the device."""
+
+    rows: Tensor
+    chunks: int
+
+
+def table(queue: Any, sizes: tuple[int, ...], offsets: tuple[tuple[int, int], ...], starts: tuple[int, ...]) -> Table:
+    """Cut tensors of `sizes` elements into chunks; `offsets`: where p and g start, `starts`: where the states do."""
+    plans = state_of(queue).plans
+    length = CHUNK[profile_of(queue).kind == "cpu"]
+    key = ("multi", length, sizes, offsets, starts)
+    if key not in plans:
+        rows = [
+            (slot, p + first, g + first, s + first, min(length, size - first))
+            for slot, (size, (p, g), s) in enumerate(zip(sizes, offsets, starts, strict=True))
+            for first in range(0, size, length)
+        ]
+        with unrecorded():
+            plans[key] = Table(Tensor.from_host(queue, np.array(rows, np.int64).reshape(-1, FIELDS)), len(rows))
+    return plans[key]  # type: ignore[no-any-return]
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a kernel does to one vector. `reads`: p, or p and g; `writes`: whether p is stored; `scalars`: arguments."""
+
+    name: str
+    statements: tuple[tuple[str, str], ...]  # (variable, formula in the dialect)
+    states: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ("p", "g")
+    writes: bool = True
+    combine: str | None = None  # fold the last variable over the chunk: a formula in a and b
+    master: bool = False  # p is kept in float in a state `master` and stored rounded
+    gated: bool = False  # g is multiplied by a number on the device; nothing happens where it is not finite
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # worked out once: a body is looked up at each launch
+        return hash((self.name, self.statements, self.states, self.scalars, self.reads, self.combine))
+
+
+class Form(NamedTuple):
+    """What else the text depends on."""
+
+    storage: DType
+    slots: int
+    plain: bool  # a CPU device
+    vector: int  # floats of a CPU device's vector
+    aligned: bool = False  # tensors start at whole vectors, as states always do: a GPU then loads them in one piece
+    group: int = 1  # work-items that share a chunk
+
+    @property
+    def element(self) -> str:
+        """C name of the compute type."""
+        return C_NAME[compute_dtype(self.storage)]
+
+    @property
+    def width(self) -> int:
+        """Elements per vector."""
+        return width_of(compute_dtype(self.storage), self.vector) if self.plain else 4
+
+
+def _helpers(form: Form) -> str:
+    """Loads and stores of whole and of partial vectors; partial loads fill with ones."""
+    storage, width, element = C_NAME[form.storage], form.width, form.element
+    size = 8 if element == "double" else 4
+    text = f"typedef {element}{width} U{'' if form.aligned else f' __attribute__((aligned({size})))'};\n"
+    text += f"typedef {element}{width} V{f' __attribute__((aligned({size})))' if form.plain else ''};\n"
+    if storage in NARROW:
+        name = NARROW[storage]
+        lanes = f"{name}{width}{'A' * form.aligned}"
+        text += f"#define LOAD(q) LOAD_{lanes}(q)\n#define STORE(q, x) STORE_{lanes}(x, q)\n"
+        text += f"#define rounded(x) ROUND_{name}{width}(x)\n"
+        one, put = f"LOAD_{name}(q, {{j}})", f"STORE_{name}(q, {{j}}, x.s{{j:x}})"
+    else:
+        text += "#define LOAD(q) (*(__global const U*)(q))\n#define STORE(q, x) (*(__global U*)(q) = (x))\n"
+        one, put = "q[{j}]", "q[{j}] = x.s{j:x}"
+    lanes = ", ".join(f"{j} < n ? {one.format(j=j)} : 1" for j in range(width))
+    stores = " ".join(f"if ({j} < n) {put.format(j=j)};" for j in range(width))
+    text += f"static inline T load_part(__global const {storage}* q, long n) {{ return (T)({lanes}); }}\n"
+    return text + f"static inline void store_part(__global {storage}* q, long n, T x) {{ {stores} }}\n"
+
+
+def _vector(body: Body, form: Form, full: bool) -> list[str]:
+    """Load, compute and store one vector at `i`."""
+    lines = [f"T {r} = " + (f"LOAD({r}_ + i);" if full else f"load_part({r}_ + i, n - i);") for r in body.reads]
+    for s in body.states:
+        lines.append(f"T {s} = *(__global const V*)({s}_ + i);")
+    if body.master:
+        # where something else wrote the parameter, its value counts and not the copy
+        lines += ["T stored = p;", "p = rounded(master) == stored ? master : stored;"]
+    if body.gated:
+        lines.append("g = g * gate;")
+    known = {*body.reads, *body.states}
+    for name, formula in body.statements:
+        lines.append(f"{'' if name in known else 'T '}{name} = {dialect.to_c(formula, form.element)};")
+        known.add(name)
+    if body.combine:
+        last = body.statements[-1][0]
+        if not full:
+            lines.append(f"{last} = where(LANES < (T)(n - i), {last}, (T)({dialect.constant(0, form.element)}));")
+        fold = dialect.to_c(body.combine, form.element)
+        lines.append(f"{{ T a = total, b = {last}; total = {fold}; }}")
+    for s in body.states:
+        lines.append(f"*(__global V*)({s}_ + i) = {'p' if s == 'master' else s};")
+    if body.writes:
+        lines.append("STORE(p_ + i, p);" if full else "store_part(p_ + i, n - i, p);")
+    return lines
+
+
+def _fold(body: Body, form: Form) -> list[str]:
+    """C lines that fold the vector `total` of every work-item into partial[chunk]."""
+    fold = dialect.to_c(body.combine or "", form.element)
+    lines = [f"{{ T a = total, b = total.s{turned}; total = {fold}; }}" for turned in turns(form.width)]
+    if form.plain:
+        return [*lines, "partial[base + (int)chunk] = total.s0;"]
+    return [*lines, "int id = (int)get_local_id(0);", f"__local E room[{form.group}];", "room[id] = total.s0;",
+            f"for (int span = {form.group} / 2; span > 0; span /= 2) {{", "    barrier(CLK_LOCAL_MEM_FENCE);",
+            "    if (id < span) { T a = (T)(room[id]), b = (T)(room[id + span]);",
+            f"        total = {fold}; room[id] = total.s0; }}", "}",
+            "if (id == 0) partial[base + (int)chunk] = room[0];"]  # fmt: skip
+
+
+@lru_cache(maxsize=512)
+def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
+    """The program of `body`, with one kernel called netcl_<name>, and the types of its arguments."""
+    storage, element, width = C_NAME[form.storage], form.element, form.width
+    parameters = [
+        f"__global {'' if r == 'p' and body.writes else 'const '}{storage}* {r}{k}"
+        for r in body.reads
+        for k in range(form.slots)
+    ]
+    parameters += [f"__global {element}* flat_{s}" for s in body.states] + ["__global const long* table"]
+    parameters += ["__global const float* gates"] * body.gated + [f"__global {element}* partial"] * bool(body.combine)
+    count = len(parameters)
+    parameters += ["int base"] * bool(body.combine) + [f"{element} a_{k}" for k in body.scalars]
+    lines = ["size_t chunk = get_global_id(0);" if form.plain else "size_t chunk = get_group_id(0);",
+             f"__global const long* row = table + chunk * {FIELDS};", "long n = row[4];"]  # fmt: skip
+    if body.gated:
+        lines += ["float gate_ = gates[0];", "if (!(gate_ - gate_ == 0.0f)) return;", "T gate = (T)(gate_);"]
+    lines += [f"__global {'' if r == 'p' and body.writes else 'const '}{storage}* {r}_;" for r in body.reads]
+    cases = [" ".join(f"{r}_ = {r}{k};" for r in body.reads) for k in range(form.slots)]
+    lines += ["switch ((int)row[0]) {", *(f"case {k}: {text} break;" for k, text in enumerate(cases[:-1])),
+              f"default: {cases[-1]}", "}"]  # fmt: skip
+    lines += [f"{r}_ += row[{1 if r == 'p' else 2}];" for r in body.reads]
+    lines += [f"__global {element}* {s}_ = flat_{s} + row[3];" for s in body.states]
+    lines += [f"T {k} = (T)(a_{k});" for k in body.scalars] + ["T total = (T)(0);"] * bool(body.combine)
+    first, step = ("0", width) if form.plain else (f"(long)get_local_id(0) * {width}", form.group * width)
+    inner = {full: ["    " + line for line in _vector(body, form, full)] for full in (True, False)}
+    lines += [f"long i = {first};", f"for (; i + {width} <= n; i += {step}) {{", *inner[True], "}",
+              "if (i < n) {", *inner[False], "}"]  # fmt: skip
+    lines += _fold(body, form) if body.combine else []
+    words = frozenset(f"f_{w}" for _, f in body.statements for w in dialect.names(f) if w in dialect.FUNCTIONS)
+    helpers = _helpers(form)
+    head = dialect.preamble(words, element, width, form.plain) + f"typedef {element} E;\n"
+    head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" * (form.storage == FLOAT64) + head
+    head += f"#define LANES ((T)({', '.join(map(str, range(width)))}))\n{memory_of(helpers)}{helpers}"
+    text = f"{head}__kernel void netcl_{body.name}({', '.join(parameters)}) {{\n" + "".join(f"    {x}\n" for x in lines)
+    scalar = compute_dtype(form.storage)
+    return text + "}\n", (*[None] * count, *[INT32] * bool(body.combine), *[scalar] * len(body.scalars))
+
+
+# -- launching ---------------------------------------------------------------------------------------------------------
+
+
+def kernel_for(queue: Any, body: Body, dtype: DType, count: int, aligned: bool) -> tuple[Kernel, int, int]:
+    """The kernel of `body` for `count` tensors, how many it names, and the work-items of its groups."""
+    profile = profile_of(queue)
+    plain = profile.kind == "cpu"
+    group = 1 if plain else profile.group(GROUP)
+    form = Form(dtype, next(n for n in SLOTS if n >= count), plain, profile.vector, aligned and not plain, group)
+    source, types = render(body, form)
+    return get_kernel(queue, source, f"netcl_{body.name}", types, OPTIONS), form.slots, form.group
+
+
+def run(
+    body: Body,
+    arrays: Sequence[Sequence[Tensor]],
+    starts: tuple[int, ...] = (),
+    extra: Sequence[Any] = (),
+    flats: Sequence[Tensor] = (),
+    scalars: Sequence[Any] = (),
+) -> int:
+    """Launch `body` over contiguous tensors, `arrays` holding those of each name it reads; the number of chunks.
+
+    `starts` says where each tensor's states begin in `flats`; `extra` are the arguments between table and scalars.
+    """
+    first, last = arrays[0], arrays[-1]
+    queue = first[0].queue
+    sizes = tuple([t.size for t in first])
+    offsets = tuple([(p.offset, g.offset) for p, g in zip(first, last, strict=True)])
+    rows = table(queue, sizes, offsets, starts or (0,) * len(sizes))
+    if not rows.chunks:
+        return 0
+    aligned = all(p % 4 == 0 and g % 4 == 0 for p, g in offsets)
+    kernel, named, group = kernel_for(queue, body, first[0].dtype, len(sizes), aligned)
+    buffers = [b for ts in arrays for b in _filled([t.buffer for t in ts], named)]
+    launch(kernel, queue, (rows.chunks * group,), (group,), *buffers, *[f.buffer for f in flats], rows.rows.buffer,
+           *extra, *scalars)  # fmt: skip
+    return rows.chunks
+
+
+def _filled(buffers: list[Any], named: int) -> list[Any]:
+    """`buffers` with the last one repeated for the arguments that no chunk refers to."""
+    return buffers + [buffers[-1]] * (named - len(buffers))
+
+
+def partials(tensors: Sequence[Tensor], name: str, formula: str, combine: str, **scalars: float) -> Tensor:
+    """`formula` of p folded by `combine` (in a and b, from 0) over each chunk of the tensors: one number per chunk."""
+    queue, compute = tensors[0].queue, compute_dtype(tensors[0].dtype)
+    groups = [[tensors[i] for i in members] for members in batches(tensors)]
+    counts = [
+        table(queue, tuple(t.size for t in g), tuple((t.offset, t.offset) for t in g), (0,) * len(g)).chunks
+        for g in groups
+    ]
+    out = allocate(queue, (sum(counts),), compute)
+    body = Body(name, (("x", formula),), (), tuple(scalars), ("p",), writes=False, combine=combine)
+    base = 0
+    for group, count in zip(groups, counts, strict=True):
+        run(body, [group], extra=(out.buffer, base), scalars=tuple(scalars.values()))
+        base += count
+    return out

@@ -1,0 +1,256 @@
+"""Which kernel with which sizes on which device: one table, one lookup, no choice by vendor anywhere else.
+
+`tuning.json` maps kernel -> device key -> named sizes, which become `#define`s. The most specific key wins: device
+name, architecture, "vendor kind", "kind of N floats" (in a vector register), kind, "default". A user's overlay of the
+same form (NETCL_TUNING, or tuning.json in the user's configuration folder; written by `netcl.profiling`) is looked up
+before the packaged table at each step. `fit` then makes any row legal on any device, so a device without an entry is
+slow, never broken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.errors import DeviceError
+from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
+from netcl.runtime.cache import get_kernel
+
+Row = dict[str, int]
+COSTS = ("RATE", "GROUPS", "EACH", "START")  # what tiling.py knows of a row, beside its sizes
+UNTUNED_GROUP = 64  # local size of a KernelSpec that names none
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a kernel's sizes cost: work-items of a group, bytes of local memory, and which sizes may shrink how far."""
+
+    items: Callable[[Row], int]
+    local: Callable[[Row], int]
+    shrink: tuple[tuple[str, int], ...]  # (size, least value), halved in turn; a size stays a multiple of its least
+
+
+def _tiles(bytes_per_k: int) -> Footprint:
+    """Of the portable GPU tiles: `bytes_per_k` per row or column and step of k in local memory."""
+    return Footprint(
+        items=lambda p: p["BM"] // p["RM"] * (p["BN"] // p["RN"]),
+        local=lambda p: bytes_per_k * p["BK"] * (p["BM"] + p["BN"]),
+        shrink=(("BM", 4), ("BN", 4), ("BK", 4)),
+    )
+
+
+def conv_tiles(bytes_per_k: int) -> Footprint:
+    """The same with padded lines, room for a line of sums, and four integers a tap of two steps."""
+
+    def local(p: Row) -> int:
+        sums = bytes_per_k // 2 * (p["BM"] // p["RM"]) * (p["BN"] + 16)
+        return bytes_per_k * p["BK"] * (p["BM"] + 4) + max(bytes_per_k * p["BK"] * (p["BN"] + 4), sums) + 32 * p["BK"]
+
+    return replace(_tiles(bytes_per_k), local=local)
+
+
+def _sliced_tiles() -> Footprint:
+    """Of tiles of floats whose k is shared by slices of a group, which leave their sums where the tiles were."""
+    one = _tiles(8)
+    return Footprint(
+        items=lambda p: p["SL"] * one.items(p),
+        local=lambda p: max(p["SL"] * one.local(p), (p["SL"] - 1) * 4 * (p["BM"] * p["BN"] + p["BM"])),
+        shrink=(("SL", 1), *one.shrink),
+    )
+
+
+FOOTPRINTS: dict[str, Footprint] = {
+    "matmul_cpu": Footprint(
+        items=lambda p: 1,
+        local=lambda p: 4 * ((p["KC"] + p["VW"]) * p["MC"] + 2 * p["VW"] * p["KC"] * p["NP"]),
+        shrink=(("MC", 12), ("NP", 1), ("KC", 8)),
+    ),
+    "matmul_gpu": _tiles(8),  # two buffers of floats
+    "matmul_gpu_medium": _tiles(8),
+    "matmul_gpu_narrow": _tiles(8),
+    "matmul_gpu_flat": _tiles(8),
+    "matmul_gpu_tall": _tiles(8),
+    "matmul_gpu_small": _tiles(8),
+    "matmul_gpu_sliced": _sliced_tiles(),
+    "matmul_gpu_thin": _sliced_tiles(),
+    "matmul_gpu_double": _tiles(16),
+    "conv_gpu": conv_tiles(8),
+    "conv_gpu_large": conv_tiles(8),
+    "conv_gpu_flat": conv_tiles(8),
+    "conv_gpu_pixels": conv_tiles(8),
+    "conv_gpu_weights": conv_tiles(8),
+}
+
+
+def overlay_path() -> Path | None:
+    """Where the user's tuning table is kept, whether or not it exists; None where there is no home."""
+    chosen = os.environ.get("NETCL_TUNING")
+    if chosen:
+        return Path(chosen).expanduser()
+    try:
+        from platformdirs import user_config_dir
+
+        return Path(user_config_dir("netcl", appauthor=False)) / "tuning.json"
+    except (ImportError, RuntimeError, OSError):
+        return None
+
+
+def _table(text: str, where: str) -> dict[str, dict[str, Row]]:
+    """A tuning table from JSON; DeviceError in the house form when it is not one."""
+    try:
+        table = json.loads(text)
+        if not all(
+            isinstance(v, int) and v > 0 for rows in table.values() for row in rows.values() for v in row.values()
+        ):
+            raise ValueError("a size is not a positive integer")
+    except (ValueError, AttributeError) as error:
+        raise DeviceError(
+            f"tuning: expected kernel -> device -> sizes as JSON in {where}, got: {error}; repair or delete the file."
+        ) from None
+    return table  # type: ignore[no-any-return]
+
+
+@cache
+def tables() -> tuple[dict[str, dict[str, Row]], ...]:
+    """The user's overlay if there is one, then the packaged table. `tables.cache_clear()` reads them again."""
+    packaged = _table(
+        (resources.files("netcl.kernels") / "tuning.json").read_text(encoding="utf-8"), "netcl/kernels/tuning.json"
+    )
+    path = overlay_path()
+    try:
+        return (packaged,) if path is None else (_table(path.read_text(encoding="utf-8"), str(path)), packaged)
+    except OSError:  # no overlay
+        return (packaged,)
+
+
+def device_keys(profile: DeviceProfile) -> tuple[str, ...]:
+    """The keys of a tuning table that fit a device, the most specific first."""
+    vector = f"{profile.kind} of {profile.vector} floats"
+    return (profile.name, profile.architecture, f"{profile.vendor} {profile.kind}", vector, profile.kind, "default")
+
+
+def parameters(kernel: str, profile: DeviceProfile) -> Row:
+    """The sizes of `kernel` for a device: the most specific row, made legal by `fit`.
+
+    Sizes that a row of the user's does not name come from the packaged table; costs belong to a row as a whole.
+    """
+    for key in device_keys(profile):
+        for table in tables():
+            if key in table.get(kernel, {}):
+                return fit(kernel, _packaged_sizes(kernel, profile) | table[kernel][key], profile)
+    known = ", ".join(sorted(tables()[-1]))
+    raise DeviceError(f"tuning: expected a kernel of the table ({known}), got {kernel!r}.")
+
+
+def _packaged_sizes(kernel: str, profile: DeviceProfile) -> Row:
+    rows = tables()[-1].get(kernel, {})
+    row = next((rows[key] for key in device_keys(profile) if key in rows), {})
+    return {name: size for name, size in row.items() if name not in COSTS}
+
+
+def fit(kernel: str, row: Row, profile: DeviceProfile) -> Row:
+    """`row` with sizes halved until a group fits the device's work-group and local-memory limits.
+
+    Kernels without an entry in FOOTPRINTS have their WG clamped to a power of two that the device can run.
+    """
+    cost = FOOTPRINTS.get(kernel)
+    if cost is None:
+        row = dict(row)
+        while row.get("WG", 1) > profile.max_work_group:
+            row["WG"] //= 2
+        return row
+    return shrink(kernel, row, cost, profile)
+
+
+def shrink(kernel: str, row: Row, cost: Footprint, profile: DeviceProfile) -> Row:
+    """`row` with sizes halved until `cost` is within the device's limits. Raises DeviceError where none is."""
+    row = dict(row)
+    while cost.items(row) > profile.max_work_group or cost.local(row) > profile.local_mem:
+        before = dict(row)
+        for name, least in cost.shrink:
+            row[name] = max(least, row[name] // 2 // least * least)
+            if cost.items(row) <= profile.max_work_group and cost.local(row) <= profile.local_mem:
+                break
+        if row == before:
+            raise DeviceError(
+                f"{kernel}: expected a device with at least {cost.items(row)} work-items a group and "
+                f"{cost.local(row)} bytes of local memory, got {profile.max_work_group} and {profile.local_mem} "
+                f"on {profile.name}."
+            )
+    return row
+
+
+# -- records by the documented names -----------------------------------------------------------------------------------
+
+_SIGNATURE = r"\bkernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?void\s+{}\s*\((.*?)\)\s*\{{"
+_SCALARS = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "long": "i8",
+            "ulong": "u8", "float": "f4", "double": "f8"}  # fmt: skip
+
+
+def argument_types(source: str, name: str) -> list[np.dtype[Any] | None]:
+    """The types of a kernel's arguments as `Kernel` takes them, read off its signature in `source`."""
+    found = re.search(_SIGNATURE.format(re.escape(name)), source.replace("__kernel", "kernel"), re.DOTALL)
+    if found is None:
+        raise DeviceError(f"KernelSpec: expected `__kernel void {name}(...)` in the source, found none.")
+    words = [re.sub(r"\b(const|unsigned)\b", "", a).split() for a in found[1].split(",") if a.strip()]
+    return [np.dtype(_SCALARS[w[0]]) if w[0] in _SCALARS and "*" not in "".join(w) else None for w in words]
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """A hand-written kernel: `src` sees the functions of the primitive table (ADD, RELU, ...) over float."""
+
+    name: str
+    src: str
+    shape_sig: tuple[Any, ...] = ()
+    workgroup_size: tuple[int, ...] | None = None
+    extra_flags: tuple[str, ...] = ()
+    tune: bool = True
+
+    @property
+    def source(self) -> str:
+        """The complete text of the program."""
+        half = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n" if re.search(r"\bhalf\s+\w", self.src) else ""
+        return f"{half}{PRIMITIVE_PREAMBLE}{self.src}"
+
+    def build(self, queue: Any) -> Kernel:
+        """The built kernel, from the program cache when it is there."""
+        return get_kernel(queue, self.source, self.name, argument_types(self.src, self.name), self.extra_flags)
+
+    def run(self, queue: Any, global_size: Sequence[int], local_size: Sequence[int] | None, *args: Any) -> None:
+        """Launch over `global_size`, rounded up to whole groups (so the kernel must guard its index)."""
+        group = tuple(local_size or self.workgroup_size or (UNTUNED_GROUP, *(1,) * (len(global_size) - 1)))
+        limit = profile_of(queue).max_work_group
+        while int(np.prod(group)) > limit:
+            widest = max(range(len(group)), key=lambda axis: group[axis])
+            group = tuple(max(1, n // 2) if axis == widest else n for axis, n in enumerate(group))
+        launch(self.build(queue), queue, tuple(-(-n // g) * g for n, g in zip(global_size, group)), group, *args)
+
+
+@dataclass
+class KernelSelector:
+    """An ordered list of rules per op: the first whose condition(shapes, profile) holds names the kernel."""
+
+    rules: dict[str, list[tuple[Callable[..., bool], Any]]] = field(default_factory=dict)
+
+    def register(self, op_name: str, condition: Callable[..., bool], kernel: Any) -> None:
+        """Add a rule behind those there are."""
+        self.rules.setdefault(op_name, []).append((condition, kernel))
+
+    def select(self, op_name: str, shapes: Any, profile: DeviceProfile) -> Any:
+        """The kernel of the first rule that holds. Raises DeviceError when none does."""
+        for condition, kernel in self.rules.get(op_name, ()):
+            if condition(shapes, profile):
+                return kernel
+        raise DeviceError(f"KernelSelector: no rule of {op_name!r} holds for {shapes} on {profile.name}.")

@@ -1,0 +1,265 @@
+"""Streaming attention: softmax(q k^T) v and its gradients without ever holding a map of all queries by all keys.
+
+Kernels: attend_cpu.cl and attend_grad_cpu.cl for CPU devices (launched by cpu.py), attention_gpu.cl for
+everything else (gpu.py).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netcl.core.backend import cpu
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import BOOL, FLOAT32, UINT8, DType, compute_dtype, is_float
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.tensor import Tensor, allocate, same_queue
+
+OPTIONS = ("-cl-mad-enable",)
+LARGEST = 512  # head size that the kernels hold in local memory and registers
+NUMPY_SCORES = 1 << 22  # scores that the NumPy form holds at once
+DIMS = struct.Struct("23q")  # Dims of attention_cpu.cl
+RECORD = np.dtype(f"V{DIMS.size}")
+Needs = Sequence[bool]
+
+
+class Geometry(NamedTuple):
+    """What a call computes: lengths, heads per head of k (group), and the mask's form."""
+
+    batch: int
+    heads: int
+    group: int
+    queries: int
+    keys: int
+    size: int
+    causal: bool
+    window: int  # 0 for none
+    scale: float
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None,
+    key_padding_mask: Tensor | None = None, window: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """o = softmax(scale * q k^T) v per head, and the log of the softmax's denominators.
+
+    o_i = sum_j exp(s_ij - lse_i) v_j,  lse_i = log sum_j exp(s_ij),  s_ij = scale * q_i . k_j for the keys j i sees.
+    causal: query i sees keys j <= i + Tk - Tq (aligned bottom right). window w: keys less than w places from its own
+    (behind it only, with causal). key_padding_mask (B, Tk): true where a key is padding, whose weight is exactly 0.
+    A query that sees no key gets 0 and lse = -infinity. scale: 1 / sqrt(D) when None. Infinity and NaN reach what they
+    reach in plain arithmetic; what a query does not see never reaches it.
+    Shapes: q (B, H, Tq, D), k and v (B, H_kv, Tk, D) with H_kv dividing H (query head h uses head h // (H / H_kv));
+    returns o (B, H, Tq, D) and lse (B, H, Tq) in the compute dtype. Any strides.
+    Memory: o, lse, and on CPU devices a packed copy of k; no map of scores.
+    Raises: ShapeError for shapes that do not fit, DTypeError for dtypes that differ or are not floats.
+    Source: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018, arXiv:1805.02867.
+    """
+    geometry = check("attention", q, k, v, causal, scale, key_padding_mask, window)
+    tensors = [q, k, v] if key_padding_mask is None else [q, k, v, key_padding_mask]
+    queue = same_queue("attention", *tensors)
+    if q.backend == "cpu":
+        o, lse = cpu.compute(_numpy_attention, *tensors, geometry=geometry)
+        return o, lse
+    compute = compute_dtype(q.dtype)
+    o, lse = allocate(queue, q.shape, q.dtype), allocate(queue, q.shape[:3], compute)
+    if o.size == 0 or geometry.keys == 0:
+        o.fill_(0)
+        lse.fill_(-math.inf)
+        return o, lse
+    q, k, v = (_rows(t) for t in (q, k, v))
+    mask = None if key_padding_mask is None else _bytes(key_padding_mask)
+    _family(queue).forward(queue, o, lse, q, k, v, mask, geometry)
+    return o, lse
+
+
+def attention_grad(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool = False,
+    scale: float | None = None, key_padding_mask: Tensor | None = None, window: int | None = None,
+    needs: Needs = (True, True, True),
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """(dq, dk, dv) of `attention`, None where `needs` says so; o and lse are those of the forward pass.
+
+    With p = exp(s - lse), delta_i = g_i . o_i: ds = p (g v^T - delta), dq = scale ds k, dk = scale ds^T q, dv = p^T g.
+    Scores are computed again, block by block; no atomics, so results repeat exactly.
+    """
+    geometry = check("attention_grad", q, k, v, causal, scale, key_padding_mask, window)
+    for name, t, shape in (("g", g, q.shape), ("o", o, q.shape), ("lse", lse, q.shape[:3])):
+        if t.shape != shape:
+            raise ShapeError(f"attention_grad: expected {name} of shape {shape}, got {t.shape}.")
+    tensors = [g.astype(q.dtype), q, k, v, o, lse] + ([] if key_padding_mask is None else [key_padding_mask])
+    queue = same_queue("attention_grad", *tensors)
+    if not any(needs):
+        return None, None, None
+    if q.backend == "cpu":
+        found = cpu.compute(_numpy_attention_grad, *tensors, geometry=geometry)
+    elif q.size == 0 or k.size == 0:
+        found = tuple(Tensor.zeros(queue, t.shape, t.dtype) for t in (q, k, v))
+    else:
+        g, q, k, v = (_rows(t) for t in tensors[:4])
+        o, lse = o.contiguous(), lse.contiguous()
+        mask = None if key_padding_mask is None else _bytes(key_padding_mask)
+        found = _family(queue).backward(queue, g, q, k, v, o, lse, mask, geometry)
+    return tuple(t if need else None for t, need in zip(found, needs))  # type: ignore[return-value]
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def check(
+    where: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, mask: Tensor | None,
+    window: int | None,
+) -> Geometry:  # fmt: skip
+    """The geometry of a call. Raises ShapeError and DTypeError as `attention` says."""
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        if t.ndim != 4:
+            raise ShapeError(f"{where}: expected {name} of shape (B, H, T, D), got {t.shape}.")
+    if not is_float(q.dtype) or k.dtype != q.dtype or v.dtype != q.dtype:
+        raise DTypeError(f"{where}: expected q, k and v of one float dtype, got {q.dtype}, {k.dtype} and {v.dtype}.")
+    batch, heads, queries, size = q.shape
+    groups, keys = k.shape[1:3]
+    if k.shape != v.shape or k.shape[0] != batch or k.shape[3] != size:
+        wanted = f"({batch}, H, T, {size})"
+        raise ShapeError(f"{where}: expected k and v of one shape {wanted}, got {k.shape} and {v.shape}.")
+    if (groups == 0 and heads) or (groups and heads % groups):
+        raise ShapeError(f"{where}: expected heads of k and v to divide the {heads} of q, got {groups}.")
+    if mask is not None and mask.shape != (batch, keys):
+        raise ShapeError(f"{where}: expected key_padding_mask of shape ({batch}, {keys}), got {mask.shape}.")
+    if mask is not None and mask.dtype not in (BOOL, UINT8):
+        raise DTypeError(f"{where}: expected a bool key_padding_mask, got {mask.dtype}; compare it with 0 first.")
+    if q.backend == "cl" and size > LARGEST:
+        raise ShapeError(f"{where}: expected a head size of at most {LARGEST} on OpenCL devices, got {size}.")
+    if window is not None and window < 1:
+        raise ShapeError(f"{where}: expected a window of at least 1 key, got {window}.")
+    scale = 1 / math.sqrt(max(size, 1)) if scale is None else float(scale)
+    reach = min(window or 0, queries + keys)  # kernels keep it in an int
+    return Geometry(batch, heads, heads // max(groups, 1), queries, keys, size, bool(causal), reach, scale)
+
+
+def _rows(t: Tensor) -> Tensor:
+    """`t` itself when the elements of its last axis are neighbours, else a contiguous copy."""
+    return t if t.shape[-1] == 1 or t.strides[-1] == 1 else t.contiguous()
+
+
+def _bytes(mask: Tensor) -> Tensor:
+    return mask if mask.shape[-1] == 1 or mask.strides[-1] == 1 else mask.contiguous()
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+def _family(queue: Any) -> Any:
+    """The module with `forward` and `backward` for the kind of device."""
+    from netcl.ops.attend import cpu as attention_cpu
+    from netcl.ops.attend import gpu as attention_gpu
+
+    return attention_cpu if profile_of(queue).kind == "cpu" else attention_gpu
+
+
+def dims_of(x: Geometry, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, mask: Tensor | None, *rest: int) -> bytes:
+    """The Dims of a launch; `rest` is (splits, rows) of the gradient on CPU devices."""
+    steps = [s for t in (q, k, v, g) for s in (t.strides[:3] if t is not None else (0, 0, 0))]
+    mask_step = 0 if mask is None else mask.strides[0]
+    head = (x.batch, x.heads, x.group, x.queries, x.keys, x.size, x.causal, x.window, mask_step)
+    return DIMS.pack(*head, *steps, *(rest or (1, 0)))
+
+
+def number(compute: DType) -> DType:
+    """The type of a scalar argument."""
+    return np.dtype(np.float64) if compute.itemsize == 8 else FLOAT32
+
+
+# -- NumPy -------------------------------------------------------------------------------------------------------------
+
+
+def _visible(x: Geometry, first: int, last: int, mask: np.ndarray | None) -> np.ndarray | None:
+    """Which keys the queries [first, last) see, broadcastable to (B, H_kv, group, last - first, Tk); None for all."""
+    place = np.arange(first, last)[:, None] + (x.keys - x.queries)
+    key = np.arange(x.keys)[None, :]
+    seen = key <= place if x.causal else None
+    if x.window:
+        near = (place - key < x.window) & (key - place < x.window)
+        seen = near if seen is None else seen & near
+    if mask is not None:
+        real = (mask == 0)[:, None, None, None, :]
+        seen = real if seen is None else seen & real
+    return seen
+
+
+def _blocks(x: Geometry) -> list[tuple[int, int]]:
+    step = max(1, NUMPY_SCORES // max(x.batch * x.heads * x.keys, 1))
+    return [(i, min(i + step, x.queries)) for i in range(0, x.queries, step)]
+
+
+def _grouped(a: np.ndarray, x: Geometry, compute: DType) -> np.ndarray:
+    """(B, H, T, ...) as (B, H_kv, group, T, ...)."""
+    shape = (x.batch, x.heads // x.group, x.group, *a.shape[2:])
+    return a.astype(compute, copy=False).reshape(shape)
+
+
+def _scores(x: Geometry, q: np.ndarray, kt: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
+    s = (q * q.dtype.type(x.scale)) @ kt
+    return s if seen is None else np.where(seen, s, q.dtype.type(-np.inf))
+
+
+def _over_seen(w: np.ndarray, x: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
+    """w @ x over the pairs that are seen: w is 0 for the others, and not even 0 * infinity counts."""
+    if seen is None or np.isfinite(x).all():
+        return w @ x
+    seen, rows = np.broadcast_to(seen, w.shape), x.ndim - 2
+    finite = np.isfinite(x).all(tuple(axis for axis in range(x.ndim) if axis != rows))
+    y = w[..., finite] @ x[..., finite, :]
+    for j in np.flatnonzero(~finite):
+        y += np.where(seen[..., j, None], w[..., j, None] * x[..., j, None, :], 0)
+    return y
+
+
+def _numpy_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, *, geometry: Geometry
+) -> tuple[np.ndarray, np.ndarray]:
+    x, compute = geometry, compute_dtype(q.dtype)
+    o, lse = np.zeros(q.shape, q.dtype), np.full(q.shape[:3], -np.inf, compute)
+    if o.size == 0 or x.keys == 0:
+        return o, lse
+    q5, kt = _grouped(q, x, compute), k.astype(compute, copy=False).swapaxes(2, 3)[:, :, None]
+    v4 = v.astype(compute, copy=False)[:, :, None]
+    for i, j in _blocks(x):
+        seen = _visible(x, i, j, mask)
+        s = _scores(x, q5[:, :, :, i:j], kt, seen)
+        top = s.max(-1, keepdims=True)
+        top = np.where(top == -np.inf, 0, top)
+        p = np.exp(s - top)
+        total = p.sum(-1, keepdims=True)
+        found = _over_seen(p, v4, seen) / np.where(total == 0, 1, total)
+        o[:, :, i:j] = found.reshape(x.batch, x.heads, j - i, x.size)
+        lse[:, :, i:j] = (np.log(total) + top).reshape(x.batch, x.heads, j - i)
+    return o, lse
+
+
+def _numpy_attention_grad(
+    g: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, o: np.ndarray, lse: np.ndarray,
+    mask: np.ndarray | None = None, *, geometry: Geometry,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    x, compute = geometry, compute_dtype(q.dtype)
+    dq, dk, dv = (np.zeros(t.shape, compute) for t in (q, k, v))
+    if q.size == 0 or k.size == 0:
+        return dq.astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype)
+    q5, g5, o5 = (_grouped(a, x, compute) for a in (q, g, o))
+    k4, v4 = (a.astype(compute, copy=False)[:, :, None] for a in (k, v))
+    least = np.where(lse == -np.inf, np.inf, lse).reshape(*q5.shape[:4], 1)  # no keys: weights 0
+    delta = (g5 * o5).sum(-1, keepdims=True)
+    grouped = dq.reshape(q5.shape)
+    for i, j in _blocks(x):
+        block, seen = g5[:, :, :, i:j], _visible(x, i, j, mask)
+        s = _scores(x, q5[:, :, :, i:j], k4.swapaxes(3, 4), seen)
+        p = np.exp(s - least[:, :, :, i:j])
+        p = p if seen is None else np.where(seen, p, 0)  # where NaN is the largest score, exp(-infinity) is NaN too
+        turned = None if seen is None else np.broadcast_to(seen, p.shape).swapaxes(3, 4)
+        ds = np.where(p == 0, 0, p * (block @ v4.swapaxes(3, 4) - delta[:, :, :, i:j]))
+        grouped[:, :, :, i:j] = _over_seen(ds, k4, seen) * compute.type(x.scale)
+        dk += _over_seen(ds.swapaxes(3, 4), q5[:, :, :, i:j], turned).sum(2) * compute.type(x.scale)
+        dv += _over_seen(p.swapaxes(3, 4), block, turned).sum(2)
+    return dq.astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype)

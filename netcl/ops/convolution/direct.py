@@ -1,0 +1,66 @@
+"""Convolutions of filters with few taps on GPUs, as first layers have them (conv_few.cl): direct sums out of registers.
+
+Tiles of a product of such depth are hardly filled when they have to be stored, and columns write and read many times
+the image. Here every work-item reads the pixels below a filter once for many output channels.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import C_NAME, FLOAT64, INT64, DType, compute_dtype
+from netcl.core.tensor import Tensor
+from netcl.kernels import sources, tuning
+from netcl.ops.convolution.problem import MOST_PIXELS, Geometry
+from netcl.ops.product.split_k import epilogue
+from netcl.runtime.cache import get_kernel
+
+DIMS = struct.Struct("8q12i")  # Dims of conv_few.cl
+TYPES = (*(None,) * 4, *(INT64,) * 4, np.dtype(f"V{DIMS.size}"))
+OPTIONS = ("-cl-mad-enable",)
+TAPS = 64  # most taps of a filter,
+CHANNELS = 32  # and of one of a single pixel, for which tiles load four pixels at a time
+HELD = 128  # input pixels that a work-item keeps in registers
+
+
+def suits(g: Geometry, dtype: DType) -> bool:
+    """Whether filters are small enough."""
+    most = CHANNELS if g.kh == g.kw == 1 else TAPS
+    return g.groups == 1 and 0 < g.taps <= most and dtype != FLOAT64 and g.pixels <= MOST_PIXELS
+
+
+def forward(
+    y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None, wide: bool
+) -> None:
+    """y = activation(conv(x, w) + bias); w and bias are contiguous. `wide`: offsets need 64 bits."""
+    plans = x.queue.netcl_state.plans
+    key = ("conv_few", g, x.strides, y.strides, x.dtype, bias is None, activation)
+    plan = plans.get(key)
+    if plan is None:
+        plan = plans[key] = _plan(y, x, bias is not None, g, activation, wide)
+    kernel, grid, group, dims = plan
+    extra = w if bias is None else bias
+    launch(
+        kernel, x.queue, grid, group, y.buffer, x.buffer, w.buffer, extra.buffer, y.offset, x.offset, w.offset,
+        extra.offset, dims,
+    )  # fmt: skip
+
+
+def _plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, wide: bool) -> Any:
+    """(kernel, global size, local size, record)."""
+    profile, element = profile_of(x.queue), C_NAME[compute_dtype(x.dtype)]
+    row = tuning.parameters("conv_few", profile)
+    each = next(n for n in (4, 2, 1) if n * g.taps <= HELD)
+    preamble, more = epilogue(bias, activation, element)
+    defines = {"S": C_NAME[x.dtype], "E": element, "I": "long" if wide else "int", "EACH": each, **row, **more}
+    defines |= {"C": g.c, "KH": g.kh, "KW": g.kw}
+    source = sources.load("conv_finish.cl", "conv_few.cl", preamble=preamble, **defines)
+    kernel = get_kernel(x.queue, source, "conv_few", TYPES, OPTIONS)
+    dims = DIMS.pack(*x.strides, *y.strides, g.pixels, g.o, g.h, g.w, *g.stride, *g.padding, *g.dilation, *g.out)
+    groups = -(-g.pixels // (row["WG"] * each))
+    return kernel, (groups * row["WG"], -(-g.o // row["OUTS"])), (row["WG"], 1), dims

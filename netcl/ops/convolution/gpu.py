@@ -1,0 +1,286 @@
+"""Convolutions on GPUs: which kernels compute one, and the portable ones (conv_gpu.cl).
+
+Groups of few channels, depthwise convolutions among them, and filters of few taps are summed out of registers
+(register_tiled.py, direct.py). Where the device has them, warpgroup matrix units take what suits them
+(ops/nvidia/conv.py). Few input channels and much to do go by products over columns (im2col.py), 3x3 filters
+between many channels by Winograd's transforms (winograd_gpu.py), and the rest by tiles.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netcl.core.backend.opencl import Kernel, launch, write
+from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.dtypes import C_NAME, FLOAT64, INT32, INT64, DType, compute_dtype
+from netcl.core.errors import NetclError
+from netcl.core.memory import empty_buffer
+from netcl.core.tensor import Tensor, allocate
+from netcl.kernels import sources, tuning
+from netcl.kernels.plans import remember
+from netcl.kernels.tiling import cut
+from netcl.ops.convolution import direct as conv_few
+from netcl.ops.convolution import im2col as conv_columns
+from netcl.ops.convolution import register_tiled as conv_strips
+from netcl.ops.convolution import residue as conv_residue
+from netcl.ops.convolution import split_k as conv_parts
+from netcl.ops.convolution import winograd, winograd_gpu
+from netcl.ops.convolution.problem import MOST_PIXELS, Geometry
+from netcl.ops.nvidia import conv as units
+from netcl.ops.nvidia import probe
+from netcl.ops.nvidia.precision import matmul_precision
+from netcl.ops.product.split_k import epilogue
+from netcl.runtime.cache import get_kernel
+
+OPTIONS = ("-cl-mad-enable",)
+DIMS = struct.Struct("21q")  # Dims of conv_gpu.cl
+RECORD = np.dtype(f"V{DIMS.size}")
+FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
+WEIGHTS = (*(None,) * 4, INT64, INT64, INT32, RECORD)
+ROWS = ("conv_gpu", "conv_gpu_large", "conv_gpu_flat")  # of the tuning table; the last for few output channels
+PIXELS = (*ROWS, "conv_gpu_pixels")  # where pixels are read four at a time
+WEIGHTS_ROWS = ("conv_gpu", "conv_gpu_weights")
+GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
+LEAST_DEPTH = 256  # pixels of a split
+DOUBLES = tuning.conv_tiles(16)  # the table is for floats
+
+
+class Plan(NamedTuple):
+    """A prepared launch: everything but buffers and offsets."""
+
+    kernel: Kernel
+    grid: tuple[int, ...]
+    group: tuple[int, ...]
+    taps: Any
+    dims: bytes
+    splits: int = 1
+
+
+def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
+    """y = activation(conv(x, w) + bias); y and w are contiguous."""
+    if units.usable(g, x.dtype, x.queue) and units.attempt(lambda: units.forward(y, x, w, bias, g, activation)):
+        return
+    if conv_strips.forward(y, x, w, bias, g, activation):
+        return
+    if conv_few.suits(g, x.dtype):
+        conv_few.forward(y, x, w, bias, g, activation, _wide(g, x, y.strides))
+    elif _by_columns(g, x):
+        conv_columns.forward(y, x, w, bias, g, activation)
+    elif _by_winograd(g, x):
+        winograd_gpu.forward(y, x, w, bias, g, activation)
+    else:
+        _forward(y, y.strides, 0, x, w, bias, g, activation)
+
+
+def _by_columns(g: Geometry, x: Tensor) -> bool:
+    """Whether columns are the cheaper way forward: they are written and read, but products are ordinary ones."""
+    queue = x.queue
+
+    def decide() -> bool:
+        return _columns(g, x) and conv_columns.cost(g, x.dtype, queue) < _implicit_cost(g, queue)
+
+    return remember(queue, ("conv_gpu by columns", g, x.dtype, probe.mode()), decide)
+
+
+def _by_winograd(form: Geometry, x: Tensor, turned: bool = False) -> bool:
+    """Whether fewer multiplications are cheaper forward, though their operands are written and read.
+
+    `turned`: for the input's gradient of `form`, with the output's gradient as x.
+    """
+    queue = x.queue
+
+    def decide() -> bool:
+        if not winograd.suits(form, x.dtype):
+            return False
+        g = winograd_gpu.turned(form) if turned else form
+        return winograd_gpu.forward_cost(g, x.dtype, queue) < _implicit_cost(g, queue)
+
+    return remember(queue, ("conv_gpu by winograd", form, x.dtype, turned, matmul_precision()), decide)
+
+
+def _weights_by_winograd(g: Geometry, x: Tensor) -> bool:
+    """The same for the gradient of the weights."""
+    queue, (m, q, k) = x.queue, _sizes(g)
+
+    def decide() -> bool:
+        implicit = cut(WEIGHTS_ROWS, profile_of(queue), m, k, q, g.groups)[0].cost
+        pays = winograd.suits(g, x.dtype) and winograd.weights_pay(g)
+        return pays and winograd_gpu.weights_cost(g, x.dtype, queue) < implicit
+
+    return remember(queue, ("conv_gpu weights by winograd", g, x.dtype, matmul_precision()), decide)
+
+
+def _implicit_cost(g: Geometry, queue: Any) -> float:
+    """What tiles of an implicit product cost forward."""
+    m, q, k = _sizes(g)
+    return cut(ROWS, profile_of(queue), m, q, k, g.groups, most=1)[0].cost
+
+
+def _columns(g: Geometry, x: Tensor) -> bool:
+    return not conv_strips.suits(g) and conv_columns.suits(g, x.dtype, x.queue)
+
+
+def _forward(
+    y: Tensor, strides: Any, start: int, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
+) -> None:
+    """As `forward`, with the output's strides and first element given: it may be a strided part of y."""
+    plans, aligned = x.queue.netcl_state.plans, tuple(at % 4 == 0 for at in (y.offset + start, x.offset, w.offset))
+    key = ("conv_gpu", g, x.strides, tuple(strides), x.dtype, bias is None, activation, aligned)
+    plan = plans.get(key)
+    if plan is None:
+        plan = plans[key] = _forward_plan(g, x, strides, aligned, bias is not None, activation)
+    extra = w if bias is None else bias
+    launch(
+        plan.kernel, x.queue, plan.grid, plan.group, y.buffer, x.buffer, w.buffer, extra.buffer, plan.taps,
+        y.offset + start, x.offset, w.offset, extra.offset, plan.dims,
+    )  # fmt: skip
+
+
+def _forward_plan(
+    g: Geometry, x: Tensor, strides: Any, aligned: tuple[bool, ...], bias: bool, activation: str | None
+) -> Plan:
+    """`aligned`: whether the first elements of y, x and w lie at multiples of four."""
+    queue, (m, q, _) = x.queue, _sizes(g)
+    preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
+    dims = _dims(g, x, strides, 0)
+    fours = aligned[1] and _in_place(g, x)
+    row = _tiles(PIXELS if fours else ROWS, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
+    more |= {
+        "A_VEC": 4 if aligned[2] and g.taps % 4 == 0 else 1, "B_VEC": 4 if fours else 1,
+        "Y_VEC": 4 if aligned[0] and _in_fours(strides, g.y_shape) else 1,
+        "CHECKED": int(g.padded or g.taps % row["BK"] > 0),
+    }  # fmt: skip
+    kernel = _kernel(
+        queue, "conv", g, x, strides, row, FORWARD, preamble, more | {"PAD": 4 if more["A_VEC"] == 1 else 0}
+    )
+    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
+    tiles = -(-q // row["BN"]) * -(-m // row["BM"])
+    return Plan(kernel, (tiles * items, g.groups), (items, 1), _taps(queue, g, x.strides, 2 * row["BK"]), dims)
+
+
+def _in_fours(strides: Any, shape: Any) -> bool:
+    """Whether pixels lie behind one another, in whole fours: images of these strides and this shape."""
+    n, c, h, w = strides
+    return w == 1 and h == shape[3] and shape[2] * shape[3] % 4 == 0 and n % 4 == 0 and c % 4 == 0
+
+
+def _in_place(g: Geometry, x: Tensor) -> bool:
+    """Whether an output reads the pixel where it lies itself, and so four of them four."""
+    return g.kh == g.kw == 1 and g.padding == (0, 0) and g.out == (g.h, g.w) and _in_fours(x.strides, x.shape)
+
+
+def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
+    """dx of a convolution; w is contiguous."""
+    if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.input_grad(dx, g, w, form)):
+        return
+    if conv_strips.forward(dx, g, w, None, form, turned=True):
+        return
+    if _columns(form, g):
+        conv_columns.input_grad(dx, g, w, form)
+    elif _by_winograd(form, g, turned=True):
+        winograd_gpu.input_grad(dx, g, w, form)
+    else:
+        conv_residue.input_grad(_forward, dx, g, w, form)
+
+
+def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
+    """dw of a convolution; dw and g are contiguous."""
+    if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.weight_grad(dw, g, x, form)):
+        return
+    if conv_strips.weight_grad(dw, g, x, form):
+        return
+    if _columns(form, g):
+        return conv_columns.weight_grad(dw, g, x, form)
+    if _weights_by_winograd(form, g):
+        return winograd_gpu.weight_grad(dw, g, x, form)
+    queue = g.queue
+    aligned = g.offset % 4 == 0, x.offset % 4 == 0
+    plans, key = queue.netcl_state.plans, ("conv_gpu weights", form, x.strides, g.strides, x.dtype, aligned)
+    plan = plans.get(key)
+    if plan is None:
+        plan = plans[key] = _weight_plan(form, x, g, aligned)
+    part = allocate(queue, (plan.splits, dw.size), compute_dtype(g.dtype))
+    launch(
+        plan.kernel, queue, plan.grid, plan.group, part.buffer, g.buffer, x.buffer, plan.taps, g.offset, x.offset,
+        form.groups, plan.dims,
+    )  # fmt: skip
+    conv_parts.add(dw, part, plan.splits)
+
+
+def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> Plan:
+    """`aligned`: whether the first elements of the upstream gradient and of x lie at multiples of four."""
+    queue, profile, (m, q, k) = x.queue, profile_of(x.queue), _sizes(g)
+    row = _tiles(WEIGHTS_ROWS, x.dtype, profile, m, k, q, g.groups)
+    tiles = -(-k // row["BN"]) * -(-m // row["BM"])
+    wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // (tiles * g.groups), -(-q // LEAST_DEPTH)))
+    depth = -(-q // (wanted * row["BK"])) * row["BK"]
+    splits, dims = -(-q // depth), _dims(g, x, upstream.strides, depth)
+    more = {
+        "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1, "PAD": 4,
+        "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded), "PART_VEC": 1 if k % 4 else 4,
+    }  # fmt: skip
+    kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", more)
+    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
+    return Plan(kernel, (tiles * items, splits * g.groups), (items, 1), _taps(queue, g, x.strides), dims, splits)
+
+
+def _tiles(
+    kernels: tuple[str, ...], dtype: DType, profile: DeviceProfile, m: int, n: int, k: int, count: int
+) -> dict[str, int]:  # fmt: skip
+    """The best row of the tuning table, made for floats; its tiles of doubles may be smaller."""
+    row = cut(kernels, profile, m, n, k, count, most=1)[0].row
+    return tuning.shrink("conv2d", row, DOUBLES, profile) if dtype == FLOAT64 else row
+
+
+def _sizes(g: Geometry) -> tuple[int, int, int]:
+    """Output channels of a group, output pixels, and taps."""
+    if g.pixels > MOST_PIXELS:
+        raise NetclError(f"conv2d: expected at most {MOST_PIXELS} output pixels, got {g.pixels}; split the batch.")
+    return g.o // g.groups, g.pixels, g.taps
+
+
+def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
+    """Device memory with the taps that conv_gpu.cl reads, for an input of `strides`, and `more` that lie outside."""
+    key = ("conv_gpu taps", g.c // g.groups, g.kh, g.kw, g.dilation, strides[1:], more)
+    plans = queue.netcl_state.plans
+    if key not in plans:
+        c, u, v = (axis.ravel() for axis in np.indices((g.c // g.groups, g.kh, g.kw)))
+        u, v = u * g.dilation[0], v * g.dilation[1]
+        to = c * strides[1] + u * strides[2] + v * strides[3]
+        table = np.stack([to & 0xFFFFFFFF, u, v, to >> 32], axis=1).astype(np.uint32)
+        table = np.concatenate((table, np.tile(np.array([[0, 1 << 31, 0, 0]], np.uint32), (more, 1))))
+        plans[key] = empty_buffer(queue, table.nbytes)
+        write(queue, plans[key], table)
+    return plans[key]
+
+
+def _kernel(
+    queue: Any, name: str, g: Geometry, x: Tensor, strides: Any, row: dict[str, int], types: Any, preamble: str,
+    more: dict[str, Any],
+) -> Kernel:  # fmt: skip
+    given = {f"USE_{name.upper()}": 1, **row, **more}
+    source = _text(x.dtype, _wide(g, x, strides), preamble, *sorted(given.items()))
+    return get_kernel(queue, source, name, types, OPTIONS)
+
+
+def _text(dtype: DType, wide: bool, preamble: str, *defines: tuple[str, Any]) -> str:
+    names = {"RATE", "GROUPS"}  # of the tuning table alone
+    given: dict[str, Any] = {"A_VEC": 1, "B_VEC": 1, **{k: v for k, v in defines if k not in names}}
+    given |= {"S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "I": "long" if wide else "int"}
+    return sources.load("conv_finish.cl", "tile_gpu.cl", "conv_gpu.cl", preamble=preamble, **given)
+
+
+def _wide(g: Geometry, x: Tensor, strides: Any) -> bool:
+    """Whether offsets need 64 bits."""
+    reach = [sum(abs(s) * n for s, n in zip(t, shape)) for t, shape in ((x.strides, x.shape), (strides, g.y_shape))]
+    return max(reach) + (g.kh * g.dilation[0] + g.padding[0] + 1) * abs(x.strides[2]) >= 1 << 31
+
+
+def _dims(g: Geometry, x: Tensor, strides: Any, depth: int) -> bytes:
+    m, q, k = _sizes(g)
+    return DIMS.pack(
+        m, q, k, g.c // g.groups, g.h, g.w, *g.stride, *g.padding, *g.out, *x.strides, *strides, depth,
+    )  # fmt: skip

@@ -1,0 +1,192 @@
+"""Convolutions of few input channels on GPUs as matrix products over columns (conv_columns.cl).
+
+The column of an output pixel holds the C KH KW input pixels it reads, so with W (O, C KH KW) per image
+
+    y = W columns,    dW = sum over images of g columns^T,    dx = the products W^T g added up where their taps fall.
+
+Tiles of an implicit product would be nearly empty in dx, whose rows are channels, and in the others would work out
+where a pixel lies for every few multiplications. Columns take C KH KW / stride^2 times the memory of x, so images go
+through in turns of at most CHUNK bytes of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import launch, write
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import C_NAME, INT64, DType, compute_dtype
+from netcl.core.memory import empty_buffer
+from netcl.core.tensor import Tensor, allocate
+from netcl.kernels import sources, tuning
+from netcl.kernels.plans import remember
+from netcl.kernels.tiling import LAUNCH, TRAFFIC
+from netcl.ops.convolution import split_k as conv_parts
+from netcl.ops.convolution.problem import Geometry
+from netcl.ops.elementwise import contiguous
+from netcl.ops.movement import concat
+from netcl.ops.product import gpu as matmul_gpu
+from netcl.ops.product.op import Product, gemm
+from netcl.runtime.cache import get_kernel
+
+COLUMNS = struct.Struct("6q16i")  # Columns of conv_columns.cl
+GATHER = struct.Struct("2q16i")  # Gather of conv_columns.cl
+FILL_TYPES = (None, None, INT64, INT64, np.dtype(f"V{COLUMNS.size}"))
+GATHER_TYPES = (None, None, None, INT64, np.dtype(f"V{GATHER.size}"))
+EACH = 4  # as in conv_columns.cl
+ALIGNED = 8  # elements that rows of columns are a multiple of, for aligned vectors
+LEAST = 16  # rows and depth of a product that fills a tile
+LARGE = 1 << 22  # multiplications from which more launches pay
+
+
+def suits(g: Geometry, dtype: DType, queue: Any) -> bool:
+    """Whether groups have so few input channels, and there is so much to do, that gradients should come this way."""
+    row = tuning.parameters("conv_columns", profile_of(queue))
+    large = min(g.taps, g.o // g.groups) >= LEAST and g.n * g.out[0] * g.out[1] * g.taps * g.o >= LARGE
+    fits = _image_bytes(g, compute_dtype(dtype)) <= row["CHUNK"] and g.h * g.w < 1 << 31
+    return g.c // g.groups <= row["CHANNELS"] and large and fits
+
+
+def cost(g: Geometry, dtype: DType, queue: Any) -> float:
+    """What the forward product costs this way, as tiling.py counts: cycles of a compute unit."""
+    profile, pitch, pixels = profile_of(queue), _pitch(g), g.out[0] * g.out[1]
+    batch = ((g.n, 0, g.groups * g.taps * pitch, g.o * pixels), (g.groups, g.o // g.groups * g.taps, g.taps * pitch, 0))
+    product = Product(g.o // g.groups, pixels, g.taps, (g.taps, 1), (pitch, 1), pixels, batch, dtype)
+    moved = 2.0 * g.n * _image_bytes(g, dtype)
+    return matmul_gpu.routes(product, profile)[0][1].cost + LAUNCH + moved / (TRAFFIC * profile.compute_units)
+
+
+def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
+    """y = activation(conv(x, w) + bias); y, w and bias are contiguous. The bias is multiplied by a row of ones."""
+    outs, pixels, weights = g.o // g.groups, g.out[0] * g.out[1], _filters(w, g)
+    if bias is not None:
+        weights = concat((weights, bias.reshape(g.groups, outs, 1)), 2)
+    rows = weights.shape[2]
+    images, pitch = y.reshape(g.n, g.groups, outs, pixels), _pitch(g)
+    for first, count, columns in _turns(g, x, x.dtype, (g.groups, rows, pitch)):
+        _fill(columns, x, first, g, (count, rows, columns.strides[0], pitch))
+        gemm(weights, columns[..., :pixels], images[first : first + count], activation=activation)
+
+
+def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
+    """dw of a convolution; dw and g are contiguous. Sums stay in the compute type, in an order that never changes.
+
+    Either every image gives a part of its own, or, where these would be larger than g, all pixels of a turn are a row.
+    """
+    outs, pixels, k, element = form.o // form.groups, form.out[0] * form.out[1], form.taps, compute_dtype(g.dtype)
+    upstream, pitch = g.reshape(form.n, form.groups, outs, pixels), _pitch(form)
+    together = form.n > 1 and form.n * dw.size > g.size
+    turns = list(_turns(form, x, x.dtype, (form.groups, k, pitch)))
+    part = allocate(x.queue, (len(turns) if together else form.n, form.groups, outs, k), element)
+    for turn, (first, count, columns) in enumerate(turns):
+        images = upstream[first : first + count]
+        if together:
+            row = -(-count * pixels // ALIGNED) * ALIGNED
+            _fill(columns, x, first, form, (count, k, pixels, row))
+            every = Tensor(columns.buffer, (form.groups, k, row), (k * row, row, 1), columns.offset, x.dtype, x.queue)
+            left = contiguous(images.permute(1, 2, 0, 3)).reshape(form.groups, outs, count * pixels)
+            gemm(left, every[..., : count * pixels].transpose(1, 2), part[turn])
+        else:
+            _fill(columns, x, first, form, (count, k, columns.strides[0], pitch))
+            gemm(images, columns[..., :pixels].transpose(2, 3), part[first : first + count])
+    conv_parts.add(dw, part, part.shape[0])
+
+
+def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
+    """dx of a convolution; dx and w are contiguous. Products of halves are floats."""
+    outs, pixels, pitch = form.o // form.groups, form.out[0] * form.out[1], _pitch(form)
+    element, weights = compute_dtype(g.dtype), _filters(w, form).transpose(1, 2)
+    upstream = contiguous(g).reshape(form.n, form.groups, outs, pixels)
+    for first, count, products in _turns(form, g, element, (form.groups, form.taps, pitch)):
+        gemm(weights, upstream[first : first + count], products[..., :pixels])
+        _gather(dx, products, first, count, form)
+
+
+def _filters(w: Tensor, g: Geometry) -> Tensor:
+    return w.reshape(g.groups, g.o // g.groups, g.taps)
+
+
+def _pitch(g: Geometry) -> int:
+    """Elements of a row of columns of one image."""
+    return -(-g.out[0] * g.out[1] // ALIGNED) * ALIGNED
+
+
+def _image_bytes(g: Geometry, dtype: DType) -> int:
+    return g.groups * g.taps * _pitch(g) * dtype.itemsize
+
+
+def _turns(g: Geometry, like: Tensor, dtype: DType, shape: tuple[int, ...]) -> Iterator[tuple[int, int, Tensor]]:
+    """(first image, number of images, memory of shape (images, *shape)) of each turn; all share one buffer."""
+    limit = tuning.parameters("conv_columns", profile_of(like.queue))["CHUNK"]
+    turns = -(-g.n // max(1, limit // _image_bytes(g, dtype)))
+    most = -(-g.n // turns)
+    memory = allocate(like.queue, (most, *shape), dtype)
+    for first in range(0, g.n, most):
+        count = min(most, g.n - first)
+        yield first, count, memory[:count]
+
+
+def _fill(columns: Tensor, x: Tensor, first: int, g: Geometry, layout: tuple[int, int, int, int]) -> None:
+    """Columns of the images of x from `first` on; `layout`: images, rows of a group, steps of an image and a row."""
+    queue = x.queue
+    run = remember(queue, ("conv_columns", g, x.strides, x.dtype, layout), lambda: _fill_plan(queue, g, x, layout))
+    kernel, grid, group, record = run
+    launch(
+        kernel, queue, grid, group, columns.buffer, x.buffer, columns.offset, x.offset + first * x.strides[0], record
+    )
+
+
+def _fill_plan(queue: Any, g: Geometry, x: Tensor, layout: tuple[int, int, int, int]) -> Any:
+    """(kernel, grid, group, record) of a launch of conv_columns."""
+    (count, rows, image, row), pixels = layout, g.out[0] * g.out[1]
+    wg = tuning.parameters("conv_columns", profile_of(queue))["WG"]
+    while wg > 32 and wg * EACH >= 2 * pixels:
+        wg //= 2
+    lines = g.c * g.kh + (g.groups if rows > g.taps else 0)
+    record = COLUMNS.pack(
+        *x.strides, image, row, g.c, g.c // g.groups, g.h, g.w, g.kh, g.kw, *g.stride, *g.padding, *g.dilation,
+        g.out[1], pixels, rows, 0,
+    )  # fmt: skip
+    kernel = get_kernel(queue, _text(x.dtype), "conv_columns", FILL_TYPES)
+    return kernel, (-(-pixels // (wg * EACH)) * wg, lines, count), (wg, 1, 1), record
+
+
+def _gather(dx: Tensor, products: Tensor, first: int, count: int, g: Geometry) -> None:
+    queue = dx.queue
+    kernel, taps, group, record = remember(queue, ("conv_gather", g, dx.dtype), lambda: _gather_plan(queue, g, dx))
+    items = -(-g.h * g.w // group) * group
+    launch(
+        kernel, queue, (items, g.c, count), (group, 1, 1), dx.buffer, products.buffer, taps,
+        dx.offset + first * g.c * g.h * g.w, record,
+    )  # fmt: skip
+
+
+def _gather_plan(queue: Any, g: Geometry, dx: Tensor) -> Any:
+    """(kernel, table of first taps, local size, record) of launches of conv_gather."""
+    common = [gcd(s, d) for s, d in zip(g.stride, g.dilation)]
+    table = np.array(
+        [
+            next((u for u in range(k) if (r - u * d) % s == 0), k)
+            for k, s, d in zip((g.kh, g.kw), g.stride, g.dilation)
+            for r in range(s)
+        ],
+        np.int32,
+    )
+    taps = empty_buffer(queue, table.nbytes)
+    write(queue, taps, table)
+    pitch = _pitch(g)
+    record = GATHER.pack(
+        g.groups * g.taps * pitch, pitch, g.h, g.w, g.kh, g.kw, *g.stride, *g.padding, *g.dilation,
+        *(s // c for s, c in zip(g.stride, common)), *(d // c for d, c in zip(g.dilation, common)), *g.out,
+    )  # fmt: skip
+    kernel = get_kernel(queue, _text(dx.dtype), "conv_gather", GATHER_TYPES)
+    return kernel, taps, tuning.parameters("conv_columns", profile_of(queue))["WG"], record
+
+
+def _text(dtype: DType) -> str:
+    return sources.load("conv_columns.cl", S=C_NAME[dtype], E=C_NAME[compute_dtype(dtype)])

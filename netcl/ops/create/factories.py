@@ -1,0 +1,142 @@
+"""Tensors made from nothing: ranges, identity, grids; and triangles of matrices. Queue first, as in every factory."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.backend import cpu
+from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, FLOAT64, INT32, INT64, DType, as_dtype, compute_dtype, is_float
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.queue import CPUQueue
+from netcl.core.tensor import Tensor, same_queue
+from netcl.fusion.chain import CHUNK
+from netcl.kernels import sources
+from netcl.ops.index.pick import BITS, line_of
+from netcl.runtime.cache import get_kernel
+
+_TRIANGLE = (None, None, *[INT64] * 7, INT32, INT64)
+
+
+def arange(queue: Any, start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
+    """start, start + step, ... below `stop` (above, for a negative step); arange(queue, n) counts from 0.
+
+    int64 when all numbers are whole Python integers, else float32, unless `dtype` says so.
+    """
+    start, stop = (0, start) if stop is None else (start, stop)
+    whole = all(isinstance(v, (int, np.integer)) for v in (start, stop, step))
+    if step == 0:
+        raise ValueError("arange: expected a step other than 0, got 0.")
+    n = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
+    dtype = as_dtype((INT64 if whole else FLOAT32) if dtype is None else dtype)
+    return _ramp("arange", queue, dtype, int(n), start, step, start + (n - 1) * step)
+
+
+def linspace(
+    queue: Any, start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: Any = "float32"
+) -> Tensor:
+    """`num` numbers spread evenly from `start` to `stop`, which is the last one when `endpoint`."""
+    if num < 0:
+        raise ShapeError(f"linspace: expected at least 0 numbers, got {num}.")
+    if not is_float(as_dtype(dtype)):
+        raise DTypeError(f"linspace: expected a floating dtype, got {as_dtype(dtype)}.")
+    step = (stop - start) / max(num - 1 if endpoint else num, 1)
+    last = stop if endpoint and num > 1 else start + max(num - 1, 0) * step
+    return _ramp("linspace", queue, as_dtype(dtype), num, float(start), step, last)
+
+
+def _ramp(where: str, queue: Any, dtype: DType, n: int, start: float, step: float, last: float) -> Tensor:
+    if dtype == BOOL:
+        raise DTypeError(f"{where}: expected a dtype of numbers, got bool.")
+    facts = (start, step, last) if is_float(dtype) else (int(start), int(step), int(last))
+    if isinstance(queue, CPUQueue):
+        return cpu.compute(_numpy_ramp, queue=queue, dtype=dtype, n=n, facts=facts)  # type: ignore[no-any-return]
+    out, profile = Tensor.empty(queue, (n,), dtype), profile_of(queue)
+    if n == 0:
+        return out
+    acc = INT64 if not is_float(dtype) else FLOAT64 if profile.has_fp64 else FLOAT32
+    kernel = get_kernel(queue, _ramp_source(out.dtype, acc), "ramp", (None, acc, acc, acc, INT64, INT64), ("-w",))
+    grid, local, span = line_of(profile, n)
+    launch(kernel, queue, grid, local, out.buffer, *facts, n, span)
+    return out
+
+
+def _numpy_ramp(dtype: DType, n: int, facts: tuple[float, float, float]) -> np.ndarray:
+    start, step, last = facts
+    ramp = start + np.arange(n) * step
+    ramp[n - 1 : n] = last
+    return ramp.astype(dtype)
+
+
+@cache
+def _ramp_source(dtype: DType, acc: DType) -> str:
+    return sources.load("create.cl", FORM=0, S=C_NAME[dtype], T=C_NAME[compute_dtype(dtype)], ACC=C_NAME[acc])
+
+
+def eye(queue: Any, n: int, m: int | None = None, k: int = 0, dtype: Any = "float32") -> Tensor:
+    """An n x m matrix (m defaults to n) of zeros with ones on diagonal `k`: y[i, i + k] = 1."""
+    out = Tensor.zeros(queue, (n, n if m is None else m), dtype)
+    rows, cols = out.shape
+    length = min(rows + min(k, 0), cols - max(k, 0))
+    if length > 0:
+        at = k if k >= 0 else -k * cols
+        Tensor(out.buffer, (length,), (cols + 1,), at, out.dtype, queue).fill_(1)
+    return out
+
+
+def tril(x: Tensor, k: int = 0) -> Tensor:
+    """The lower triangle of each matrix of `x` (..., rows, cols): elements with column - row <= k, zeros elsewhere."""
+    return _triangle("tril", x, k)
+
+
+def triu(x: Tensor, k: int = 0) -> Tensor:
+    """The upper triangle of each matrix of `x` (..., rows, cols): elements with column - row >= k, zeros elsewhere."""
+    return _triangle("triu", x, k)
+
+
+def _triangle(where: str, x: Tensor, k: int) -> Tensor:
+    if x.ndim < 2:
+        raise ShapeError(f"{where}: expected matrices (..., rows, cols), got shape {x.shape}.")
+    if x.backend == "cpu":
+        return cpu.compute(_numpy_triangle, x, where=where, k=k)  # type: ignore[no-any-return]
+    queue, profile = x.queue, profile_of(x.queue)
+    out = Tensor.empty(queue, x.shape, x.dtype)
+    if x.size == 0:
+        return out
+    rows, cols = x.shape[-2:]
+    batch = layout.size_of(x.shape[:-2])
+    seen = x.reshape(batch, rows, cols)
+    source = sources.load("create.cl", FORM=1, U=BITS[x.dtype.itemsize])
+    kernel = get_kernel(queue, source, "triangle", _TRIANGLE, ("-w",))
+    group, span = (1, CHUNK) if profile.kind == "cpu" else (profile.group(64), 1)
+    grid = -(-cols // (span * group)) * group
+    launch(
+        kernel, queue, (grid, batch * rows), (group, 1), seen.buffer, out.buffer,
+        seen.offset, *seen.strides, rows, cols, k, int(where == "tril"), span,
+    )  # fmt: skip
+    return out
+
+
+def _numpy_triangle(x: np.ndarray, where: str, k: int) -> np.ndarray:
+    return (np.tril if where == "tril" else np.triu)(x, k)
+
+
+def meshgrid(*axes: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Each of `axes` (one axis each) seen over the grid of all of them, as views. With "xy" the second comes first."""
+    if indexing not in ("ij", "xy"):
+        raise ValueError(f"meshgrid: expected indexing 'ij' or 'xy', got {indexing!r}.")
+    if any(t.ndim != 1 for t in axes):
+        raise ShapeError(f"meshgrid: expected tensors of one axis, got {', '.join(str(t.shape) for t in axes)}.")
+    same_queue("meshgrid", *axes)
+    shape = tuple(t.shape[0] for t in axes)
+    views = tuple(
+        t.reshape(*[-1 if j == i else 1 for j in range(len(axes))]).expand(shape) if 0 not in shape
+        else Tensor.empty(t.queue, shape, t.dtype) for i, t in enumerate(axes)
+    )  # fmt: skip
+    return tuple(v.transpose(0, 1) for v in views) if indexing == "xy" and len(axes) > 1 else views

@@ -1,0 +1,285 @@
+"""Random numbers from one counter-based generator (Philox4x32-10): the same on every device and on NumPy.
+
+A draw is (seed, first block, count): word i % 4 of block first + i / 4 belongs to element i. A generator only
+counts blocks, so draws never overlap, a state is two integers, and dropout can redraw its mask in backward instead of
+keeping it. Uniforms have 24 random bits; normals come by Box-Muller and agree across devices to 1e-6.
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netcl.core import layout, live
+from netcl.core.backend import cpu
+from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, INT64, UINT8, DType, as_dtype, is_float
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.kernels import dialect
+from netcl.core.live import Cell
+from netcl.core.queue import CPUQueue
+from netcl.core.tensor import Tensor, allocate
+from netcl.kernels import sources
+from netcl.ops.elementwise import contiguous
+from netcl.runtime.cache import get_kernel
+
+UNIFORM, NORMAL, BERNOULLI, INTEGERS, DROPOUT = range(5)  # FORM in random.cl
+STEP = 64  # turns of a work-item on a CPU device
+_UINT, _ULONG = np.dtype(np.uint32), np.dtype(np.uint64)
+_TYPES = (None, None, INT64, INT64, INT64, _UINT, _UINT, FLOAT32, FLOAT32, INT64, _ULONG)
+
+
+class Generator:
+    """A stream of random numbers: a 64-bit seed and the number of blocks used so far.
+
+    >>> a, b = Generator(7), Generator(7)
+    >>> a.take(10) == b.take(10)
+    True
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        """Args: seed: any integer (64 bits are used); None takes one from the system."""
+        self._lock = threading.Lock()
+        self.manual_seed(secrets.randbits(63) if seed is None else seed)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again from `seed`."""
+        self.seed, self.offset = int(seed) & 0xFFFFFFFFFFFFFFFF, 0
+        return self
+
+    def take(self, blocks: int) -> int:
+        """Reserve `blocks` blocks and return the first."""
+        with self._lock:
+            first, self.offset = self.offset, self.offset + blocks
+        return first
+
+    def state_dict(self) -> dict[str, int]:
+        """Seed and offset: all there is."""
+        return {"seed": self.seed, "offset": self.offset}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue where `state` was taken."""
+        self.seed, self.offset = int(state["seed"]), int(state["offset"])
+
+    def __repr__(self) -> str:
+        return f"Generator(seed={self.seed}, offset={self.offset})"
+
+
+DEFAULT_SEED = 2026  # a program that sets no seed still does the same on every run and every device
+default_generator = Generator(DEFAULT_SEED)
+
+
+def seed(n: int) -> Generator:
+    """Seed the generator that is used where none is given."""
+    return default_generator.manual_seed(n)
+
+
+class Draw(NamedTuple):
+    """Which numbers a random op used: enough to make them again. The cells change at every replay of a recording."""
+
+    first: Cell
+    low: Cell  # halves of the seed
+    high: Cell
+
+
+def draw_of(generator: Generator | None, count: int) -> Draw:
+    """Reserve the blocks for `count` elements."""
+    source = generator or default_generator
+    first = live.fresh(lambda: source.take(-(-count // 4)))
+    return Draw(first, Cell(lambda: source.seed & 0xFFFFFFFF), Cell(lambda: source.seed >> 32))
+
+
+# -- NumPy -------------------------------------------------------------------------------------------------------------
+
+
+def philox(first: int, count: int, low: int, high: int) -> np.ndarray:
+    """`count` 32-bit words from block `first` on, as uint32."""
+    blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(first)
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c0, c1 = blocks & mask, blocks >> shift
+    c2 = c3 = np.zeros_like(blocks)
+    for i in range(10):
+        k0, k1 = np.uint64((low + i * 0x9E3779B9) & 0xFFFFFFFF), np.uint64((high + i * 0xBB67AE85) & 0xFFFFFFFF)
+        p, q = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (q >> shift) ^ c1 ^ k0, q & mask, (p >> shift) ^ c3 ^ k1, p & mask
+    return np.stack([c0, c1, c2, c3], 1).reshape(-1)[:count].astype(np.uint32)
+
+
+def _unit(words: np.ndarray) -> np.ndarray:
+    return (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def _numpy_normal(words: np.ndarray) -> np.ndarray:
+    u = _unit(words).astype(np.float64).reshape(-1, 2)
+    radius, angle = np.sqrt(-2 * np.log(u[:, 0] + 2.0**-24)), 2 * np.pi * u[:, 1]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).reshape(-1)
+
+
+def _numpy(
+    *arrays: np.ndarray, form: int, shape: Any, dtype: DType, draw: tuple[int, int, int], a: float, b: float,
+    low: int, range: int,
+) -> np.ndarray:  # fmt: skip
+    count = layout.size_of(shape)
+    words = philox(draw[0], -(-count // 4) * 4, draw[1], draw[2])
+    if form == INTEGERS:
+        values: Any = low + ((words.astype(np.uint64) * np.uint64(range)) >> np.uint64(32)).astype(np.int64)
+    elif form == NORMAL:
+        values = a + b * _numpy_normal(words)
+    elif form == UNIFORM:
+        values = np.float32(a) + np.float32(b - a) * _unit(words)
+    elif form == BERNOULLI:
+        values = words >> np.uint32(8) < range
+    else:
+        keep = (words >> np.uint32(8) >= range)[:count].reshape(shape)
+        return np.where(keep, arrays[0] * arrays[0].dtype.type(b), arrays[0].dtype.type(0))
+    return values[:count].astype(dtype).reshape(shape)
+
+
+# -- OpenCL ------------------------------------------------------------------------------------------------------------
+
+
+def _share(dtype: DType, plain: bool) -> tuple[int, int]:
+    """The blocks of four that a work-item makes at a turn, and its turns."""
+    return (8, STEP) if plain else (2 if dtype.itemsize == 2 else 1, 1)
+
+
+@cache
+def _source(form: int, dtype: DType, plain: bool) -> str:
+    width, step = _share(dtype, plain)
+    preamble = dialect.preamble(frozenset({"f_log", "f_sqrt"}), "float", width, plain)
+    extra = {"PLAIN": 1} if plain else {}
+    return sources.load("random.cl", preamble=preamble, FORM=form, W=width, STEP=step, S=C_NAME[dtype], **extra)
+
+
+def _generate(
+    queue: Any, form: int, shape: Any, dtype: DType, draw: Draw, a: float = 0.0, b: float = 1.0, low: int = 0,
+    range: int = 1, x: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    if isinstance(queue, CPUQueue):
+        tensors = () if x is None else (x,)
+        return cpu.compute(  # type: ignore[no-any-return]
+            _numpy, *tensors, queue=queue, form=form, shape=shape, dtype=dtype, draw=tuple(draw), a=a, b=b, low=low,
+            range=range,
+        )  # fmt: skip
+    out, count = allocate(queue, shape, dtype), layout.size_of(shape)
+    if count == 0:
+        return out
+    profile = profile_of(queue)
+    plain = profile.kind == "cpu"
+    storage = UINT8 if dtype == BOOL else dtype
+    kernel = get_kernel(queue, _source(form, storage, plain), "random", _TYPES, ("-cl-mad-enable", "-w"))
+    group = 1 if plain else profile.group(256)
+    width, step = _share(storage, plain)
+    items = -(-count // (4 * width * step))
+    source = out if x is None else x
+    launch(
+        kernel, queue, (-(-items // group) * group,), (group,), source.buffer, out.buffer, source.offset, count,
+        draw.first, draw.low, draw.high, a, b, low, range,
+    )  # fmt: skip
+    return out
+
+
+# -- the ops -----------------------------------------------------------------------------------------------------------
+
+
+def _float(where: str, dtype: Any) -> DType:
+    result = as_dtype(dtype)
+    if not is_float(result):
+        raise DTypeError(f"{where}: expected a floating dtype, got {result}.")
+    return result
+
+
+def uniform(
+    queue: Any,
+    shape: Any,
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: Any = "float32",
+    generator: Generator | None = None,
+) -> Tensor:
+    """Numbers spread evenly over [low, high)."""
+    shape, dtype = layout.as_shape("uniform", shape), _float("uniform", dtype)
+    return _generate(queue, UNIFORM, shape, dtype, draw_of(generator, layout.size_of(shape)), low, high)
+
+
+def normal(
+    queue: Any,
+    shape: Any,
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: Any = "float32",
+    generator: Generator | None = None,
+) -> Tensor:
+    """Numbers from the normal distribution with this mean and standard deviation."""
+    shape, dtype = layout.as_shape("normal", shape), _float("normal", dtype)
+    if std < 0:
+        raise ValueError(f"normal: expected a standard deviation of at least 0, got {std}.")
+    return _generate(queue, NORMAL, shape, dtype, draw_of(generator, layout.size_of(shape)), mean, std)
+
+
+def bernoulli(
+    queue: Any, shape: Any, p: float = 0.5, dtype: Any = "bool", generator: Generator | None = None
+) -> Tensor:
+    """True (or 1) with probability `p`."""
+    shape = layout.as_shape("bernoulli", shape)
+    _probability("bernoulli", p)
+    return _generate(
+        queue, BERNOULLI, shape, as_dtype(dtype), draw_of(generator, layout.size_of(shape)), range=_share_of(p)
+    )
+
+
+def randint(
+    queue: Any, shape: Any, low: int, high: int, dtype: Any = "int64", generator: Generator | None = None
+) -> Tensor:
+    """Whole numbers spread evenly over [low, high); the range is at most 2^32."""
+    shape = layout.as_shape("randint", shape)
+    if not 0 < high - low <= 1 << 32:
+        raise ValueError(f"randint: expected low < high at most 2^32 apart, got [{low}, {high}).")
+    draw = draw_of(generator, layout.size_of(shape))
+    return _generate(queue, INTEGERS, shape, as_dtype(dtype), draw, low=int(low), range=int(high - low))
+
+
+def permutation(queue: Any, n: int, generator: Generator | None = None) -> Tensor:
+    """0 ... n-1 in random order as int64. Made on the host: the stable order of n Philox words."""
+    if n < 0:
+        raise ShapeError(f"permutation: expected a length of at least 0, got {n}.")
+    return Tensor.from_host(queue, permutation_of(n, generator))
+
+
+def permutation_of(n: int, generator: Generator | None = None) -> np.ndarray:
+    """`permutation` as a NumPy array, for shuffling on the host."""
+    source = generator or default_generator
+    words = philox(source.take(-(-n // 4)), n, source.seed & 0xFFFFFFFF, source.seed >> 32)
+    return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def dropout(x: Tensor, p: float = 0.5, generator: Generator | None = None) -> tuple[Tensor, Draw]:
+    """x / (1 - p) where kept, 0 with probability `p`; and the draw, from which `dropout_grad` makes the mask again."""
+    _probability("dropout", p)
+    if not is_float(x.dtype):
+        raise DTypeError(f"dropout: expected a floating tensor, got {x.dtype}.")
+    draw = draw_of(generator, x.size)
+    return dropout_grad(x, p, draw), draw
+
+
+def dropout_grad(g: Tensor, p: float, draw: Draw) -> Tensor:
+    """`g` under the same mask and scale: the gradient of dropout, and dropout itself."""
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return _generate(g.queue, DROPOUT, g.shape, g.dtype, draw, b=scale, range=_share_of(p), x=contiguous(g))
+
+
+def _share_of(p: float) -> int:
+    """How many of the 2^24 values that uniforms can have lie below `p`, rounded to float32."""
+    return math.ceil(float(np.float32(p)) * 2**24)
+
+
+def _probability(where: str, p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ValueError(f"{where}: expected a probability in [0, 1], got {p}.")

@@ -1,0 +1,1 @@
+"""Lookups, scatters, sorts and running sums."""

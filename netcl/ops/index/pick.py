@@ -1,0 +1,306 @@
+"""Elements picked by position: gather, take, embedding, one-hot vectors, boolean masks. Their reverse is in scatter.py.
+
+Indices are int32 or int64 in [0, n). A negative or larger one raises IndexOutOfRange, on NumPy at once, on a device at
+the next synchronisation; no memory is touched by it. Nothing is checked when the result has no elements.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.backend import cpu
+from netcl.core.backend.opencl import FLAG_BYTES, Kernel, arm_flag, flag_buffer, index_message, launch
+from netcl.core.backend.prepared import Run, prepare
+from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, UINT8, DType, as_dtype
+from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from netcl.core.layout import Shape
+from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.fusion.chain import CHUNK, GROUP, Chain, reach
+from netcl.kernels import sources
+from netcl.ops import reduction
+from netcl.ops.elementwise import contiguous
+from netcl.ops.index.scan import count_marked, is_wide
+from netcl.runtime.cache import get_kernel
+
+GATHER, ONE_HOT, SELECT = range(3)  # FORM in gather.cl
+BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong", 16: "uint4"}  # C types by size
+_ISIN = Chain("netcl_isin", ("v0", "v1"), (), (("y", "EQ", ("v0", "v1")),), ("y",))
+
+
+# -- picking -----------------------------------------------------------------------------------------------------------
+
+
+def take(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+    """Whole slices of `x` by position: y[.., i.., ..] = x[.., index[i..], ..].
+
+    Shapes: index of any shape; y = x.shape[:axis] + index.shape + x.shape[axis + 1:]. Raises IndexOutOfRange (see the
+    module), DTypeError, ShapeError.
+    """
+    return take_as("take", x, index, axis)
+
+
+def take_as(where: str, x: Tensor, index: Tensor, axis: int) -> Tensor:
+    """`take` under the name that errors shall show."""
+    same_queue(where, x, index)
+    plans, key = x.queue.netcl_state.plans, ("take", axis, *_layout(x), *_layout(index))
+    run = plans.get(key)
+    if run is not None:  # small lookups cost a GPU less than what follows
+        return run(x, index, arm_flag(x.queue, where))[0]  # type: ignore[no-any-return]
+    axis = layout.as_axis(where, axis, x.ndim)
+    check_index_dtype(where, index)
+    shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    if 0 in shape:
+        return empty(x, shape)
+    seen, flat = three(x, axis), index.reshape(1, -1, 1)
+    if x.backend != "cpu" and seen.buffer is x.buffer and flat.buffer is index.buffer:
+        plans[key] = _plan_of(seen, flat, shape)
+    return pick(where, seen, flat, shape)
+
+
+def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+    """`take` with an index of one axis."""
+    if index.ndim != 1:
+        raise ShapeError(f"index_select: expected an index of one axis, got shape {index.shape}; use take.")
+    return take_as("index_select", x, index, axis)
+
+
+def gather(x: Tensor, index: Tensor, axis: int) -> Tensor:
+    """Elements of `x` along `axis`, one per element of `index`: y[i, j, k] = x[index[i, j, k], j, k] for axis 0.
+
+    Shapes: index has the rank of x and at most its lengths except along `axis`; y has the index's shape. Raises
+    IndexOutOfRange (see the module), DTypeError, ShapeError.
+    """
+    same_queue("gather", x, index)
+    axis = layout.as_axis("gather", axis, x.ndim)
+    check_index_dtype("gather", index)
+    check_gathered("gather", x.shape, index.shape, axis)
+    if 0 in index.shape:
+        return empty(x, index.shape)
+    seen = x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(index.shape))]
+    return pick("gather", three(seen, axis), three(index, axis), index.shape)
+
+
+def embedding(weight: Tensor, index: Tensor, padding_index: int | None = None) -> Tensor:
+    """Rows of a table: y[i..] = weight[index[i..]].
+
+    Row `padding_index` is read like any other; it only gets no gradient. Shapes: weight (rows, D), index of any shape;
+    y = index.shape + (D,). Raises IndexOutOfRange (see the module), DTypeError, ShapeError.
+    """
+    if weight.ndim != 2:
+        raise ShapeError(f"embedding: expected a table (rows, D), got shape {weight.shape}.")
+    if padding_index is not None and not 0 <= padding_index < weight.shape[0]:
+        raise ShapeError(f"embedding: expected padding_index in [0, {weight.shape[0]}), got {padding_index}.")
+    return take_as("embedding", weight, index, 0)
+
+
+def pick(where: str, x: Tensor, index: Tensor, shape: Shape) -> Tensor:
+    """out[o, k, c] = x[o, index[o, k, c], c] as `shape`: x (O, n, C), index (O or 1, K, C or 1), out (O, K, C).
+
+    The result is not empty.
+    """
+    if x.backend == "cpu":
+        return cpu.compute(_numpy_pick, x, index, where=where, shape=shape)  # type: ignore[no-any-return]
+    return _plan_of(x, index, shape)(x, index, arm_flag(x.queue, where))[0]
+
+
+def _layout(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.strides, x.dtype, x.offset
+
+
+def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Run:
+    """The prepared launch of `pick` for tensors like these; it takes no more of them than buffers and offsets."""
+    if x.shape[2] == 1 < index.shape[1]:  # positions along the row make long rows of many short ones
+        return _plan_of(x.expand(*x.shape[:2], index.shape[1]), index.transpose(1, 2), shape)
+    plans, key = x.queue.netcl_state.plans, ("pick", shape, *_layout(x), *_layout(index))
+    run = plans.get(key)
+    if run is None:
+        run = plans[key] = _plan(x, index, shape)
+    return run  # type: ignore[no-any-return]
+
+
+def _plan(x: Tensor, index: Tensor, shape: Shape) -> Run:
+    """The prepared launch of `pick` for tensors like these."""
+    queue, profile = x.queue, profile_of(x.queue)
+    made = (x.shape[0], index.shape[1], x.shape[2])
+    steps = layout.expand_strides(index.shape, index.strides, made)
+    size = x.dtype.itemsize
+    unit = _unit(x) if steps[2] == 0 else size
+    strides = (*(s * size // unit for s in x.strides[:2]), x.strides[2] if unit == size else 1)
+    rows, cols = made[0] * made[1], made[2] * size // unit
+    wide = is_wide(profile, layout.size_of(made), reach(x), reach(index))
+    kernel = _kernel(queue, GATHER, BITS[unit], index.dtype, wide, 4, 16, INT32, per=unit // size)
+    grid, local, cut = grid_of(profile, rows, cols)
+    flag = Tensor(flag_buffer(queue), (FLAG_BYTES,), (1,), 0, UINT8, queue)
+    constants = (*strides, *steps, x.shape[1], made[1], cols, rows, *cut)
+    run = prepare(kernel, queue, grid, local, constants, 3, (shape,), (x.dtype,))
+    return lambda x, index, code: run(x, index, flag, code)
+
+
+def _unit(x: Tensor) -> int:
+    """The size of the largest element that rows of `x` can be moved in."""
+    size = x.dtype.itemsize
+    if x.strides[2] != 1 and x.shape[2] > 1:
+        return size
+    facts = [n * size for n in (x.shape[2], x.offset, *x.strides[:2])]
+    return next(unit for unit in (16, 8, 4, 2, 1) if unit == size or all(n % unit == 0 for n in facts))
+
+
+def _numpy_pick(x: np.ndarray, index: np.ndarray, where: str, shape: Shape) -> np.ndarray:
+    check_on_host(where, index, x.shape[1])
+    whole = index.shape[::2] == (1, 1)
+    return (np.take(x, index[0, :, 0], axis=1) if whole else np.take_along_axis(x, index, 1)).reshape(shape)
+
+
+# -- one-hot, masks ----------------------------------------------------------------------------------------------------
+
+
+def one_hot(index: Tensor, classes: int, dtype: Any = "float32") -> Tensor:
+    """y[i.., c] = 1 where c == index[i..], else 0. Shapes: (...) -> (..., classes). Raises IndexOutOfRange."""
+    check_index_dtype("one_hot", index)
+    if classes < 1:
+        raise ShapeError(f"one_hot: expected at least 1 class, got {classes}.")
+    queue, dtype = index.queue, as_dtype(dtype)
+    if index.backend == "cpu":
+        return cpu.compute(_numpy_one_hot, index, classes=classes, dtype=dtype)  # type: ignore[no-any-return]
+    out, index = Tensor.zeros(queue, (*index.shape, classes), dtype), contiguous(index)
+    if index.size == 0:
+        return out
+    profile, size = profile_of(queue), out.dtype.itemsize
+    one = np.dtype(f"u{size}")
+    wide = is_wide(profile, out.size, reach(index))
+    kernel = _kernel(queue, ONE_HOT, BITS[size], index.dtype, wide, 3, 4, one, INT32)
+    grid, local, step = line_of(profile, index.size)
+    bits = int(np.ones(1, out.dtype).view(one)[0])
+    launch(
+        kernel, queue, grid, local, index.buffer, out.buffer, flag_buffer(queue), index.offset, classes, index.size,
+        step, bits, arm_flag(queue, "one_hot"),
+    )  # fmt: skip
+    return out
+
+
+def _numpy_one_hot(index: np.ndarray, classes: int, dtype: DType) -> np.ndarray:
+    check_on_host("one_hot", index, classes)
+    return (index[..., None] == np.arange(classes)).astype(dtype)
+
+
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    """The elements of `x` where `mask` is true, in row-major order, as one axis; x and mask broadcast.
+
+    The length of the result depends on the data: on a device this waits for the queue to read the count.
+    """
+    return select_marked(x, mask)[0]
+
+
+def select_marked(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The marked elements, and the running count of the mask (one axis, int32 or int64), which says where they went."""
+    same_queue("masked_select", x, mask)
+    if mask.dtype != BOOL:
+        raise DTypeError(f"masked_select: expected a bool mask, got {mask.dtype}; compare with something, or astype.")
+    shape = layout.broadcast("masked_select", x.shape, mask.shape)
+    x, mask = contiguous(x.expand(shape)), contiguous(mask.expand(shape))
+    place = count_marked(mask)
+    if x.backend == "cpu":
+        return cpu.compute(lambda a, m: a[m], x, mask), place
+    queue, profile = x.queue, profile_of(x.queue)
+    out = allocate(queue, (int(place[-1:].item()) if x.size else 0,), x.dtype)
+    if out.size:
+        wide = is_wide(profile, reach(x), reach(mask))
+        kernel = _kernel(queue, SELECT, BITS[x.dtype.itemsize], place.dtype, wide, 4, 4)
+        grid, local, step = line_of(profile, x.size)
+        launch(
+            kernel, queue, grid, local, x.buffer, mask.buffer, place.buffer, out.buffer, x.offset, mask.offset, x.size,
+            step,
+        )  # fmt: skip
+    return out, place
+
+
+def isin(x: Tensor, values: Tensor) -> Tensor:
+    """Whether each element of `x` equals one of `values` (any shape); bool. Compares all pairs, storing none."""
+    same_queue("isin", x, values)
+    if x.backend == "cpu":
+        return cpu.compute(_numpy_isin, x, values)  # type: ignore[no-any-return]
+    if x.size == 0 or values.size == 0:
+        return Tensor.zeros(x.queue, x.shape, BOOL)
+    pairs = (x.unsqueeze(-1), values.reshape(-1))
+    return reduction.fold_chain(_ISIN, "max", pairs, -1, False, BOOL).reshape(x.shape)
+
+
+def _numpy_isin(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return np.isin(x, values)
+
+
+# -- shared with scatter.py --------------------------------------------------------------------------------------------
+
+
+def three(x: Tensor, axis: int) -> Tensor:
+    """`x` as (what is before `axis`, axis, what is after); a view where strides allow."""
+    outer, cols = layout.size_of(x.shape[:axis]), layout.size_of(x.shape[axis + 1 :])
+    return x.reshape(outer, x.shape[axis], cols)
+
+
+def empty(like: Tensor, shape: Shape) -> Tensor:
+    """A tensor without elements."""
+    return allocate(like.queue, shape, like.dtype)
+
+
+def check_index_dtype(where: str, index: Tensor) -> None:
+    """Raise DTypeError unless `index` holds int32 or int64."""
+    if index.dtype not in (INT32, INT64):
+        raise DTypeError(f"{where}: expected int32 or int64 indices, got {index.dtype}; use astype.")
+
+
+def check_gathered(where: str, shape: Shape, index: Shape, axis: int) -> None:
+    """Raise ShapeError unless an index of this shape fits `shape` off `axis`."""
+    fits = len(index) == len(shape) and all(n <= m or a == axis for a, (n, m) in enumerate(zip(index, shape)))
+    if not fits:
+        raise ShapeError(
+            f"{where}: expected an index of {len(shape)} axes, at most {shape} except along axis {axis}, got {index}."
+        )
+
+
+def check_on_host(where: str, index: np.ndarray, n: int) -> None:
+    """Raise IndexOutOfRange for the first index outside [0, n)."""
+    bad = index[(index < 0) | (index >= n)]
+    if bad.size:
+        raise IndexOutOfRange(index_message(where, int(bad.flat[0]), n))
+
+
+def grid_of(profile: DeviceProfile, rows: int, cols: int) -> tuple[Shape, Shape, tuple[int, int]]:
+    """Global and local size over a matrix, and what a CPU device's item takes of it: (rows, columns)."""
+    if profile.kind == "cpu":
+        chunk = min(cols, CHUNK)
+        step = max(1, min(CHUNK // chunk, -(-rows // (4 * profile.compute_units))))
+        return (-(-cols // chunk), -(-rows // step)), (1, 1), (step, chunk)
+    group = profile.group(GROUP)
+    return (-(-rows * cols // group) * group,), (group,), (1, 1)
+
+
+def line_of(profile: DeviceProfile, size: int) -> tuple[Shape, Shape, int]:
+    """Global and local size over `size` elements, and how many an item takes."""
+    if profile.kind == "cpu":
+        step = max(1, min(CHUNK, -(-size // (4 * profile.compute_units))))
+        return (-(-size // step),), (1,), step
+    group = profile.group(GROUP)
+    return (-(-size // group) * group,), (group,), 1
+
+
+@cache
+def _source(form: int, bits: str, index: DType, wide: bool, plain: bool, per: int) -> str:
+    extra = {"PLAIN": 1} if plain else {}
+    return sources.load(
+        "index.cl", "gather.cl", FORM=form, U=bits, INDEX=C_NAME[index], I="long" if wide else "int", PER=per, **extra
+    )
+
+
+def _kernel(
+    queue: Any, form: int, bits: str, index: DType, wide: bool, memory: int, positions: int, *rest: DType, per: int = 1
+) -> Kernel:
+    """The kernel of gather.cl that takes `memory` buffers, then positions, then the `rest`."""
+    types = (*[None] * memory, *[INT64 if wide else INT32] * positions, *rest)
+    source = _source(form, bits, index, wide, profile_of(queue).kind == "cpu", per)
+    return get_kernel(queue, source, ("gather", "one_hot", "select_marked")[form], types, ("-w",))

@@ -1,0 +1,120 @@
+"""Sorting along an axis: stable, NaN last in either direction, -0 equal to 0. The order is found, values follow it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.backend import cpu
+from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_float
+from netcl.core.errors import ShapeError
+from netcl.core.memory import empty_buffer
+from netcl.core.tensor import Tensor, allocate
+from netcl.fusion.chain import GROUP
+from netcl.kernels import sources
+from netcl.ops.index.pick import gather
+from netcl.runtime.cache import get_kernel
+
+LONGEST = 1 << 29  # of a row: positions inside it are 32-bit
+_ROWS = (None, None, None, INT64, INT64, INT64, INT64, INT32, INT32)
+_BLOCKS = (None, None, None, INT64, INT64, INT64, INT64, INT32, INT32, INT32)
+_MERGE = (None, None, None, INT64, *[INT32] * 4)
+EACH = 8  # pairs of a GPU's work-item, as in sort.cl
+SMALL = 1 << 17  # pairs up to which launches cost a GPU more than searching many runs at once
+
+
+def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
+    axis = layout.as_axis("argsort", axis, x.ndim)
+    if x.backend == "cpu":
+        return cpu.compute(_numpy_order, x, axis=axis, descending=descending)  # type: ignore[no-any-return]
+    if x.size == 0:
+        return allocate(x.queue, x.shape, INT64)
+    if x.shape[axis] > LONGEST:
+        raise ShapeError(f"sort: expected at most {LONGEST} elements along axis {axis}, got shape {x.shape}.")
+    others = [a for a in range(x.ndim) if a != axis]
+    lengths = tuple(x.shape[a] for a in others)
+    order = order_of_rows(x.permute(*others, axis).reshape(-1, x.shape[axis]), descending)
+    back = [*range(axis), x.ndim - 1, *range(axis, x.ndim - 1)]
+    return order.reshape(*lengths, x.shape[axis]).permute(*back)
+
+
+def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """`x` sorted along `axis`, NaN last in either direction."""
+    return gather(x, argsort(x, axis, descending), axis)
+
+
+def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The `k` largest (or smallest) elements along `axis` in order, and their positions (int64).
+
+    Of equal elements the first come first; NaN counts as neither large nor small and comes last. Raises ShapeError for
+    k outside [0, length].
+    """
+    axis = layout.as_axis("topk", axis, x.ndim)
+    if not 0 <= k <= x.shape[axis]:
+        raise ShapeError(f"topk: expected k in [0, {x.shape[axis]}] for axis {axis} of {x.shape}, got {k}.")
+    places = argsort(x, axis, descending=largest)[(slice(None),) * axis + (slice(k),)]
+    return gather(x, places, axis), places.contiguous()
+
+
+def _numpy_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    if descending:
+        x = -x if is_float(x.dtype) else ~x  # NaN stays last; ~ reverses integers without overflow
+    return np.argsort(x, axis, kind="stable").astype(np.int64, copy=False)
+
+
+def order_of_rows(x: Tensor, descending: bool = False) -> Tensor:
+    """The stable order of each row of `x` (rows, n) on a device, as int64."""
+    queue, (rows, n) = x.queue, x.shape
+    profile = profile_of(queue)
+    order = allocate(queue, x.shape, INT64)
+    facts = (x.offset, *x.strides, rows, n, int(descending))
+    if profile.kind == "cpu":
+        items = min(rows, 4 * profile.compute_units)
+        kernel = get_kernel(queue, _source(x.dtype, PLAIN=1), "sort_rows", _ROWS, ("-w",))
+        scratch = empty_buffer(queue, items * 2 * n * _pair_size(x.dtype))
+        launch(kernel, queue, (items,), (1,), x.buffer, order.buffer, scratch, *facts)
+    else:
+        _by_blocks(x, order, facts, profile)
+    return order
+
+
+def _by_blocks(x: Tensor, order: Tensor, facts: tuple[int, ...], profile: DeviceProfile) -> None:
+    """Sort blocks of a group each, then merge runs of them."""
+    queue, (rows, n), size = x.queue, x.shape, _pair_size(x.dtype)
+    padded = 1 << max(n - 1, 1).bit_length()
+    most = GROUP // 2 if padded <= GROUP // 2 * EACH else GROUP
+    group = profile.group(min(most, profile.local_mem // ((EACH + 1) * size)))
+    block = EACH * group
+    total = -(-rows * padded // block) * block
+    pairs, merged = (empty_buffer(queue, total * size if padded > block else 4) for _ in range(2))
+    source = _source(x.dtype, WG=group)
+    kernel = get_kernel(queue, source, "sort_blocks", _BLOCKS, ("-w",))
+    launch(kernel, queue, (total // EACH,), (group,), x.buffer, pairs, order.buffer, *facts, padded)
+    merge = get_kernel(queue, source, "merge_runs", _MERGE, ("-w",))
+    while block < padded:
+        fan = min(32 if total <= SMALL else 4, padded // block)
+        launch(merge, queue, (total,), (group,), pairs, merged, order.buffer, rows, n, padded, block, fan)
+        pairs, merged, block = merged, pairs, block * fan
+
+
+def _pair_size(dtype: DType) -> int:
+    return 8 if dtype.itemsize < 8 else 16
+
+
+@cache
+def _source(dtype: DType, **form: int) -> str:
+    """The program that sorts values of `dtype`: PLAIN on CPU devices, else in groups of WG items."""
+    wide, floating = dtype.itemsize == 8, is_float(dtype)
+    key = "ulong" if wide else "uint"
+    # small integers are widened before they become keys
+    compute = C_NAME[compute_dtype(dtype)] if floating or wide else "int"
+    more: dict[str, Any] = {"WIDE": 1, **form} if wide else form
+    return sources.load(
+        "sort.cl", S=C_NAME[dtype], T=compute, FLOATING=int(floating), KEY=key, AS_KEY=f"as_{key}", **more
+    )

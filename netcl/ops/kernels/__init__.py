@@ -1,1 +1,0 @@
-"""OpenCL C sources of the hand-written kernels; see netcl.ops.sources."""

@@ -1,1 +1,0 @@
-"""Matrix units of GPUs: products by NVIDIA's mma.sync and wgmma instructions behind the ordinary ops."""

@@ -1,0 +1,1 @@
+"""NVIDIA's matrix units from OpenCL C, by inline PTX."""

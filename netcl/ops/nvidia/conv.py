@@ -1,0 +1,294 @@
+"""Convolutions on NVIDIA's warpgroup matrix units, by the kernel of wgmma.cl.
+
+Images are packed (images.py) so that a tap of the filter is a shift of the pixel index. The forward product is then
+
+    Y (pixels, O) = sum over taps X (pixels + shift of the tap, C) W (tap, C, O)
+
+with each tap's piece of X copied by one box, and the input gradient the same over the upstream gradient. The weight
+gradient dW (tap, C, O) = X^T (pixels + shift, C) G (pixels, O) reads X along its other axis (along memory no shift is
+possible) and is divided among groups along pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from netcl.core.backend.opencl import launch, write
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import C_NAME, FLOAT32, INT32, INT64, NARROW, DType
+from netcl.core.errors import NetclError
+from netcl.core.memory import empty_buffer
+from netcl.core.tensor import Tensor
+from netcl.kernels import sources
+from netcl.kernels.tiling import Tiling, depth_of
+from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
+from netcl.ops.nvidia import probe, wgmma
+from netcl.ops.nvidia.edit import activate
+from netcl.ops.nvidia.images import forward_images, gradient_images, pack_gradient
+from netcl.ops.nvidia.pack import SIZE
+from netcl.ops.nvidia.precision import UNIT_TYPE, matmul_precision
+from netcl.ops.nvidia.wgmma import ITEMS, MAPS, TYPES, Operand
+from netcl.ops.product.split_k import epilogue
+from netcl.runtime.cache import get_kernel
+
+WEIGHTS = (*(None,) * 3, *(INT64,) * 4, *(INT32,) * 3, INT64)
+SUMS = (None, None, INT64, INT64, *(INT32,) * 5)
+GROUP, CHANNELS = 256, 64  # as in pack.cl
+LEAST_CHANNELS = 8  # of a group; with fewer most of a slice would be zeros
+Run = Callable[..., None]
+
+
+def usable(g: Geometry, dtype: DType, queue: Any) -> bool:
+    """Whether these kernels should compute the convolution."""
+    plans, key = queue.netcl_state.plans, ("conv on units", g, dtype, probe.mode())
+    if key not in plans:
+        plans[key] = _suits(g, dtype, queue)
+    return bool(plans[key])
+
+
+def _suits(g: Geometry, dtype: DType, queue: Any) -> bool:
+    if dtype not in (*NARROW, FLOAT32) or (dtype == FLOAT32 and matmul_precision() == "highest"):
+        return False
+    c, o = g.c // g.groups, g.o // g.groups
+    large = c >= LEAST_CHANNELS and o >= LEAST_CHANNELS and g.n * prod(g.out) * g.taps * o >= 1 << 22
+    fits = g.n * max(g.c, g.o) * (g.h + g.kh * g.dilation[0]) * (g.w + g.kw * g.dilation[1]) < 1 << 31
+    return (large or probe.insisting()) and fits and "wgmma" in probe.available(profile_of(queue))
+
+
+class Part(NamedTuple):
+    """A convolution over one input: its geometry, which taps of the filter it has, and its first output element."""
+
+    g: Geometry
+    taps: tuple[int, ...]
+    first: int = 0
+
+
+def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
+    """y = activation(conv(x, w) + bias); w is contiguous. Raises what building a program raises."""
+    c, window = g.c // g.groups, g.kh * g.kw
+    strides = (g.o // g.groups * c * window, c * window, window)  # of groups, rows and channels of w
+    key = ("conv", g, x.strides, y.strides, x.dtype, bias is None, activation, probe.mode())
+    plans = x.queue.netcl_state.plans
+    if key not in plans:
+        parts = [Part(g, tuple(range(window)))]
+        plans[key] = _forward_plan(x.queue, parts, x, y.strides, strides, bias is not None, activation)
+    plans[key](x.queue, y, x, w, bias)
+
+
+def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
+    """dx of a convolution, as one convolution over g for each residue modulo the stride; w is contiguous."""
+    queue, key = g.queue, ("conv input", form, g.strides, dx.strides, g.dtype, probe.mode())
+    plans = queue.netcl_state.plans
+    if key not in plans:
+        parts = _residue_parts(form, dx)
+        if not parts:
+            return _zeros(dx)
+        c, window = form.c // form.groups, form.kh * form.kw
+        n_step, c_step, h_step, w_step = dx.strides
+        strides = (n_step, c_step, h_step * form.stride[0], w_step * form.stride[1])
+        turned = (form.o // form.groups * c * window, window, c * window)
+        whole = len(parts) == min(form.stride[0], form.h) * min(form.stride[1], form.w)
+        plans[key] = whole, _forward_plan(queue, parts, g, strides, turned, False, None)
+    whole, run = plans[key]
+    if not whole:  # some pixels see no tap
+        _zeros(dx)
+    run(queue, dx, g, w, None)
+
+
+def _zeros(dx: Tensor) -> None:
+    dx.fill_(0)
+
+
+def _residue_parts(form: Geometry, dx: Tensor) -> list[Part]:
+    axes = zip((form.h, form.w), (form.kh, form.kw), form.stride, form.padding, form.dilation)
+    ys, xs = (list(residues(*axis)) for axis in axes)
+    parts = []
+    for ry in ys:
+        for rx in xs:
+            rows, cols = ([r.start + (r.taps - 1 - j) * r.step for j in range(r.taps)] for r in (ry, rx))
+            taps = tuple(u * form.kw + v for u in rows for v in cols)
+            if taps:
+                first = ry.first * dx.strides[2] + rx.first * dx.strides[3]
+                parts.append(Part(residue_geometry(form, ry, rx), taps, first))
+    return parts
+
+
+def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
+    """dw of a convolution; dw is contiguous."""
+    queue = x.queue
+    key = ("conv weights", form, x.strides, g.strides, x.dtype, probe.mode())
+    plans = queue.netcl_state.plans
+    if key not in plans:
+        plans[key] = _weight_plan(queue, form, x, g)
+    plans[key](queue, dw, g, x)
+
+
+def _kind(dtype: DType) -> tuple[str, str, int, int]:
+    """(storage type, kind of rows in the tuning table, parts, elements of a slice)."""
+    if dtype in NARROW:
+        return C_NAME[dtype], "half", 1, 64
+    precision = matmul_precision()
+    return "float", precision, 3 if precision == "high" else 1, 32
+
+
+def _forward_plan(
+    queue: Any, parts: list[Part], x: Tensor, strides: Sequence[int], w_strides: tuple[int, int, int], bias: bool,
+    activation: str | None,
+) -> Run:  # fmt: skip
+    """A function (queue, y, x, w, bias) that packs x and w and launches the convolutions."""
+    dtype, kind, split, depth = _kind(x.dtype)
+    g, even = parts[0].g, dtype != "float"
+    c, o, slots = g.c // g.groups, g.o // g.groups, -(-g.c // g.groups // depth) * depth  # whole slices of channels
+    images = forward_images(queue, [part.g for part in parts], x, wgmma.ROWS[kind], slots, even)
+    choice, rows = images.tiling, g.n * images.grids[0].pixels
+    taps = [tap for part in parts for tap in part.taps]
+    pack_w = _pack_weights(queue, dtype, split, (g.groups, o, slots, c), w_strides, taps)
+    preamble, more = epilogue(bias, activation, "float")
+    kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", preamble, more | {"SWAP": 1, "PIXELS": 1, "TABLE_K": 1})
+    pieces, start, depth_w = [], 0, len(taps) * slots
+    for index, (part, layout) in enumerate(zip(parts, images.grids)):
+        table = images.table(index, slots, depth)
+        weights = Operand((g.groups, 1, o, len(part.taps) * slots), (o * depth_w, 1, depth_w, 1))
+        values = {
+            "m": rows, "n": o, "slices": len(table), "split": len(table), "parts": 1, "inner": 1,
+            "aw": int(g.groups > 1), "bw": int(g.groups > 1), "pitch": layout.width, "height": layout.height,
+            "out_h": part.g.out[0], "out_w": part.g.out[1], "blo": g.groups * o * depth_w, "row_step": strides[3],
+            "h_step": strides[2], "image_step": strides[0], "col_step": strides[1], "c0": o * strides[1],
+        }  # fmt: skip
+        job = _job(queue, dtype, images.pack.packed, weights, choice, values, g.groups, split)
+        pieces.append((*job, _upload(queue, np.array(table, np.int32)), part.first, start * slots))
+        start += len(part.taps)
+
+    def run(queue: Any, y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+        pixels, weights = images.pack(queue, x.buffer, x.offset), pack_w(queue, w)
+        extra = w if bias is None else bias
+        for job, groups, maps, table, first, at in pieces:
+            launch(
+                kernel, queue, (groups * ITEMS,), (ITEMS,), y.buffer, pixels, weights, extra.buffer, maps, table,
+                y.offset + first, 0, at, extra.offset, 1.0, job,
+            )  # fmt: skip
+
+    return run
+
+
+def _pack_weights(
+    queue: Any, dtype: str, parts: int, sizes: tuple[int, int, int, int], strides: tuple[int, int, int], taps: list[int]
+) -> Callable[[Any, Tensor], Any]:
+    """A function (queue, w) that gives memory with (groups, rows, taps, slots) weights along the slots.
+
+    `sizes`: groups, rows of one, slots (channels with padding) and channels; `strides` of groups, rows and channels.
+    """
+    groups, rows, slots, channels = sizes
+    size, together = groups * rows * len(taps) * slots, min(len(taps), 64)
+    flags = {"FLOAT": dtype == "float", "ROUND": dtype == "float" and parts == 1, "WEIGHTS": True}
+    text = sources.load("pack.cl", S=dtype, PARTS=parts, TAPS=together, **{k: 1 for k, on in flags.items() if on})
+    kernel, table = get_kernel(queue, text, "pack_weights", WEIGHTS), _upload(queue, np.array(taps, np.int32))
+    blocks = -(-slots // CHANNELS) * -(-len(taps) // together)
+
+    def run(queue: Any, w: Tensor) -> Any:
+        to = empty_buffer(queue, size * SIZE[dtype] * (2 if parts == 3 else 1))
+        launch(
+            kernel, queue, (blocks * GROUP, rows, groups), (GROUP, 1, 1), to, w.buffer, table, w.offset, *strides,
+            len(taps), slots, channels, size,
+        )  # fmt: skip
+        return to
+
+    return run
+
+
+def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
+    """A function (queue, dw, g, x) that launches the weight gradient."""
+    dtype, kind, parts, depth = _kind(x.dtype)
+    o, slots = g.o // g.groups, -(-g.c // g.groups // 64) * 64
+    images = gradient_images(queue, g, x, wgmma.ROWS[kind], slots)
+    choice, layout, m = images.tiling, images.grids[0], g.kh * g.kw * slots
+    rows, pack_g = g.n * layout.pixels, pack_gradient(queue, g, layout, upstream, parts)
+    slices = -(-rows // depth)
+    split = depth_of(rows, choice.splits, depth) // depth
+    splits = -(-slices // split)
+    table = images.table(0, slots, 64)
+    table += table[-1:] * (choice.row["BM"] // 64)  # a tile at the border reads more blocks than there are
+    blocks = _upload(queue, np.array(table, np.int32))
+    how: dict[str, int | str] = {"SWAP": 0, "PARTIAL": 1, "TABLE_M": 1, "A_ALONG_M": 1, "VEC": 1 - o % 2}
+    kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", "", how)
+    values = {
+        "m": m, "n": o, "slices": slices, "split": split, "parts": splits, "inner": 1, "aw": int(g.groups > 1),
+        "bw": int(g.groups > 1), "blo": pack_g.step, "row_step": o, "c0": m * o, "part_step": g.groups * m * o,
+    }  # fmt: skip
+    (w, z, pixels, channels), (sw, sz, along, _) = images.pack.packed.lengths, images.pack.packed.strides
+    turned = Operand((w, z, channels, pixels), (sw, sz, 1, along))
+    job, groups, maps = _job(queue, dtype, turned, pack_g.packed, choice, values, g.groups * splits, parts)
+    add, total = _adding(queue, g, x.dtype, slots, splits), g.groups * m * o
+
+    def run(queue: Any, dw: Tensor, g_: Tensor, x: Tensor) -> None:
+        columns, upstream = images.pack(queue, x.buffer, x.offset), pack_g(queue, g_.buffer, g_.offset)
+        part = empty_buffer(queue, 4 * splits * total)
+        launch(
+            kernel, queue, (groups * ITEMS,), (ITEMS,), part, columns, upstream, part, maps, blocks,
+            0, 0, 0, 0, 1.0, job,
+        )  # fmt: skip
+        add(queue, dw, part)
+
+    return run
+
+
+def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> Callable[[Any, Tensor, Any], None]:
+    """A function (queue, dw, part) that makes dw of `splits` sums (groups, taps, slots, filters)."""
+    c, o, window = g.c // g.groups, g.o // g.groups, g.kh * g.kw
+    together = 32 if g.o * c * window >= 1 << 18 else 8  # else there would be few work-groups
+    text = sources.load("pack.cl", S=C_NAME[dtype], PARTS=1, TAPS=together, WEIGHTS=1)
+    kernel = get_kernel(queue, text, "sum_weights", SUMS)
+    grid, step = (-(-c * window // together) * GROUP, -(-o // 32), g.groups), g.groups * window * slots * o
+
+    def run(queue: Any, dw: Tensor, part: Any) -> None:
+        launch(
+            kernel, queue, grid, (GROUP, 1, 1), part, dw.buffer, dw.offset, step, splits, o, slots, c, window,
+        )  # fmt: skip
+
+    return run
+
+
+def _kernel(
+    queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]
+) -> Any:  # fmt: skip
+    narrow, partial = dtype in NARROW, "PARTIAL" in more
+    defines: dict[str, int | str] = {k: choice.row[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
+    defines |= {"NAME": name, "S": C_NAME[dtype], "OUT": "float" if partial else C_NAME[dtype], "HAS_BIAS": 0, "VEC": 0}
+    defines |= {k: 1 for k, on in (("TF32", not narrow), ("NARROW_OUT", narrow and not partial)) if on}
+    macro = wgmma.product_macro(choice.row["NW"], UNIT_TYPE[C_NAME[dtype]], along_m="A_ALONG_M" in more)
+    text = macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
+    return get_kernel(queue, text, name, TYPES, edit=activate)
+
+
+def _job(
+    queue: Any, dtype: str, a: Operand, b: Operand, choice: Tiling, values: dict[str, int], count: int, parts: int
+) -> tuple[bytes, int, Any]:
+    """(the kernel's record, number of work-groups, memory for their tensor maps)."""
+    row = choice.row
+    tiles_m, tiles_n = -(-values["m"] // row["BM"]), -(-values["n"] // row["BN"])
+    values = values | {"tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": tiles_m * tiles_n * count}
+    groups = min(values["tiles"], profile_of(queue).compute_units)
+    record = wgmma.record(dtype, a, b, row, values, 2 if parts == 3 else 1)
+    return record, groups, empty_buffer(queue, groups * MAPS)
+
+
+def _upload(queue: Any, table: np.ndarray) -> Any:
+    buffer = empty_buffer(queue, table.nbytes)
+    write(queue, buffer, table)
+    return buffer
+
+
+def attempt(run: Callable[[], None]) -> bool:
+    """Whether `run` could launch; a failure to build is reported once and ends the use of these kernels."""
+    try:
+        run()
+    except NetclError as error:
+        if probe.insisting():
+            raise
+        probe.give_up("wgmma", error)
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""Products on NVIDIA's warp matrix units: plan and launch of mma.cl."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import DeviceProfile
+from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW
+from netcl.core.memory import empty_buffer
+from netcl.core.tensor import Tensor
+from netcl.kernels import sources
+from netcl.kernels.tiling import Tiling, cut, depth_of
+from netcl.ops.nvidia.precision import UNIT_TYPE
+from netcl.ops.product.split_k import batch_axes, ending, sum_parts
+from netcl.runtime.cache import get_kernel
+
+if TYPE_CHECKING:
+    from netcl.ops.product.op import Product
+
+JOB = struct.Struct("8i12q")  # Job of mma.cl
+TYPES = (*(None,) * 4, *(INT64,) * 4, FLOAT32, np.dtype(f"V{JOB.size}"))
+LEAST = 16  # rows, columns and k from which the units are used
+
+
+def tiling(p: Product, profile: DeviceProfile, precision: str) -> Tiling | None:
+    """The best tiling of `p`, None where these kernels do not compute it."""
+    if min(p.m, p.n, p.k) < LEAST or not _readable(p):
+        return None
+    kind = "half" if p.dtype in NARROW else precision
+    return cut([f"mma_{kind}", f"mma_{kind}_small"], profile, p.m, p.n, p.k, p.count)[0]
+
+
+def _readable(p: Product) -> bool:
+    """Whether both operands run along memory, 16-bit ones at multiples of 16 bytes (floats are copied word by word)."""
+    return 1 in p.a and 1 in p.b and (p.dtype == FLOAT32 or aligned(p, 8))
+
+
+def aligned(p: Product, each: int) -> bool:
+    """Whether rows of A and B start at multiples of `each` elements."""
+    a_step = p.a[0] if p.a[1] == 1 else p.a[1]
+    b_step = p.b[1] if p.b[0] == 1 and p.b[1] != 1 else p.b[0]
+    steps = [a_step if p.m > 1 else 0, b_step, p.starts[0], p.starts[1], *(s for axis in p.batch for s in axis[1:3])]
+    return all(s % each == 0 for s in steps)
+
+
+def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
+    """A function (queue, c, a, b, bias, offsets of c a b, alpha) that launches `p`."""
+    row = tiling.row
+    depth = depth_of(p.k, tiling.splits, row["BK"])
+    splits = -(-p.k // depth)
+    total = sum_parts(queue, p, splits) if splits > 1 else None
+    kernel = get_kernel(queue, _source(p, tiling, splits > 1), "gemm_mma", TYPES)
+    tiles_m, tiles_n, items = -(-p.m // row["BM"]), -(-p.n // row["BN"]), row["WM"] * row["WN"] * 32
+    grid, size = (tiles_m * tiles_n * items, p.count * splits), p.m * p.n * p.count
+    outer, inner = batch_axes(p)
+    c = (p.n, inner[0] * p.m * p.n, p.m * p.n) if splits > 1 else (p.c, outer[3], inner[3])
+    job = JOB.pack(
+        p.m, p.n, p.k, depth, tiles_m, tiles_n, splits, inner[0],
+        *p.a, *p.b, c[0], outer[1], inner[1], outer[2], inner[2], *c[1:], size,
+    )  # fmt: skip
+
+    def run(queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Any, oc: int, oa: int, ob: int, alpha: float) -> None:
+        extra = a if bias is None else bias
+        target, start = (c.buffer, oc) if total is None else (empty_buffer(queue, 4 * splits * size), 0)
+        launch(
+            kernel, queue, grid, (items, 1), target, a.buffer, b.buffer, extra.buffer,
+            start, oa, ob, extra.offset, alpha, job,
+        )  # fmt: skip
+        if total is not None:
+            total(queue, c, target, extra, oc, alpha)
+
+    return run
+
+
+def _source(p: Product, tiling: Tiling, partial: bool) -> str:
+    storage, narrow, floats = C_NAME[p.dtype], p.dtype in NARROW, partial or p.wide
+    names = ("BM", "BN", "BK", "WM", "WN", "ST")
+    defines: dict[str, int | str] = {name: tiling.row[name] for name in names}
+    defines |= {
+        "S": storage, "OUT": "float" if floats else storage, "PARTS": tiling.row["PARTS"], "HAS_BIAS": 0,
+        "KIND": f'"{UNIT_TYPE[storage]}"', "ALIGNED": int(aligned(p, 16 // p.dtype.itemsize)),
+        "VEC": int((partial and p.n % 2 == 0) or pairs(p)),
+    }  # fmt: skip
+    flags = {"TF32": not narrow, "NARROW_OUT": narrow and not floats, "PARTIAL": partial, "A_ALONG_M": p.a[1] != 1,
+             "B_ALONG_N": p.b[1] == 1}  # fmt: skip
+    defines |= {name: 1 for name, on in flags.items() if on}
+    preamble, more = ("", {}) if partial else ending(p, "float")
+    return sources.load("ptx.cl", "mma.cl", preamble=preamble, **(defines | more))
+
+
+def pairs(p: Product, each: int = 2) -> bool:
+    """Whether rows of C can be written `each` elements at a time."""
+    return all(s % each == 0 for s in (p.n, p.c, p.starts[2], *(axis[3] for axis in p.batch)))

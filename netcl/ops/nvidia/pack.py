@@ -1,0 +1,99 @@
+"""Copies of operands in the layout that the warpgroup kernels read: launches of pack.cl."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import Kernel, launch
+from netcl.core.dtypes import INT64
+from netcl.core.memory import empty_buffer
+from netcl.kernels import sources
+from netcl.runtime.cache import get_kernel
+
+if TYPE_CHECKING:
+    from netcl.ops.nvidia.wgmma import Operand
+
+PACK = struct.Struct("9q18i")  # Pack of pack.cl
+TYPES = (None, None, INT64, np.dtype(f"V{PACK.size}"))
+ITEMS = 256
+SIZE = {"float": 4, "half": 2, "bfloat": 2}
+
+
+def pitch_of(k: int, dtype: str) -> int:
+    """Elements of a packed row: whole 16 bytes."""
+    return -(-k * SIZE[dtype] // 16) * 16 // SIZE[dtype]
+
+
+class Pack:
+    """Packs an operand into memory of its own: `pack(queue, buffer, offset)` gives the new buffer."""
+
+    def __init__(self, kernel: Kernel, packed: Operand, record: bytes, grid: tuple[int, int], step: int, nbytes: int):
+        self.packed, self.step = packed, step  # what it makes, and elements between its parts
+        self._kernel, self._record, self._grid, self._nbytes = kernel, record, grid, nbytes
+
+    def __call__(self, queue: Any, buffer: Any, offset: int) -> Any:
+        to = empty_buffer(queue, self._nbytes)
+        launch(self._kernel, queue, self._grid, (ITEMS, 1), to, buffer, offset, self._record)
+        return to
+
+
+def packing(
+    queue: Any, packed: Operand, strides: tuple[int, int, int, int], dtype: str, parts: int, rounded: bool = False,
+    pixels: Pixels | None = None, start: int = 1, real: int = 0,
+) -> Pack:  # fmt: skip
+    """The Pack that makes `packed` of a source with `strides` (w, z, rows, k).
+
+    parts 3 splits floats in a high and a low part, `rounded` rounds them to TF32. The source starts at a multiple of
+    `start`. With columns, the source has `real` channels of a tap.
+    """
+    w, z, rows, k = packed.lengths
+    pitch = packed.strides[2]
+    slots, inner, steps = pitch, z, (z * rows * pitch, rows * pitch)
+    if pixels is not None and pixels.slots:
+        slots, inner, k, steps = pixels.slots, pixels.views[0], real, (packed.strides[0], pixels.slots)
+    flags = {"FLOAT": dtype == "float", "ROUND": rounded, "ALONG_K": strides[3] == 1}
+    if pixels is not None:
+        flags |= {"MAP_ROWS": pixels.axis == "rows", "MAP_K": pixels.axis == "k", "ALONG_K": pixels.axis == "k"}
+    whole = k % 4 == 0 and start % 4 == 0 and all(s % 4 == 0 for s in strides[:3])
+    flags["VEC"] = dtype == "float" and strides[3] == 1 and pixels is None and whole
+    defines = {name: 1 for name, on in flags.items() if on}
+    source = sources.load("pack.cl", S=dtype, PARTS=parts, **defines)
+    kernel = get_kernel(queue, source, "pack", TYPES)
+    tiles_k, tiles_r = -(-slots * SIZE[dtype] // 256), -(-rows // (64 if flags["ALONG_K"] else 32))
+    step = w * z * rows * pitch
+    image = (0, 0, *(1,) * 12) if pixels is None else pixels.fields()
+    record = PACK.pack(
+        strides[2], strides[3], strides[0], strides[1], *image[:2], step, *steps, rows, k, inner, pitch, slots,
+        *image[2:], tiles_k,
+    )  # fmt: skip
+    grid = (tiles_k * tiles_r * ITEMS, w * inner)
+    return Pack(kernel, packed, record, grid, step, step * SIZE[dtype] * (2 if parts == 3 else 1))
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How `axis` ("rows" or "k") walks the pixels of images padded to `height` x `width` (see pack.cl)."""
+
+    axis: str
+    width: int
+    height: int
+    size: tuple[int, int]  # (H, W) of the source
+    steps: tuple[int, int]  # elements from image to image and from row to row
+    strides: tuple[int, int]  # of the convolution, between neighbours
+    images: int
+    looks: tuple[int, ...] = ()  # how many views of the source there are, how many in a row, their steps and starts
+    slots: int = 0  # elements of a tap: views lie behind one another in every row; 0 where each is a matrix
+
+    @property
+    def views(self) -> tuple[int, ...]:
+        """`looks`, by default at the phases of a stride."""
+        return self.looks or (self.strides[0] * self.strides[1], self.strides[1], 1, 1, 0, 0)
+
+    def fields(self) -> tuple[int, ...]:
+        """(image step, h step, width, height, W, H, images, sh, sw, views in a row, their steps and starts)."""
+        size = (self.width, self.height, self.size[1], self.size[0], self.images)
+        return (*self.steps, *size, *self.strides, *self.views[1:])

@@ -1,0 +1,352 @@
+"""Pooling over windows of (N, C, H, W): maximum with indices, average, adaptive average, and their gradients."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend import cpu
+from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import C_NAME, INT32, INT64, NARROW, compute_dtype, is_float
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.layout import Shape, size_of
+from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.kernels import sources
+from netcl.kernels import windows as strips
+from netcl.kernels.plans import remember
+from netcl.kernels.windows import Pair
+from netcl.ops import reduction
+from netcl.ops.convolution.problem import pair
+from netcl.ops.elementwise import contiguous, div
+from netcl.ops.pooling import host as pool_numpy
+from netcl.runtime.cache import get_kernel
+
+DIMS = {"int": struct.Struct("22i"), "long": struct.Struct("22q")}  # Dims of pool.cl, by the type of sizes
+CPU_DIMS = struct.Struct("21q")  # Dims of pool_cpu.cl
+GRAIN = 4096  # elements of the result per work-item on CPU devices
+GROUP = 64
+
+
+@dataclass(frozen=True)
+class Window:
+    """Sizes of a pooling: input (n, c, h, w), output (n, c, *out). With `adaptive` the windows follow from them."""
+
+    shape: Shape
+    out: Pair
+    kernel: Pair = (1, 1)
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    with_pad: bool = True
+    divisor: int = 0  # 0: the number of elements
+    adaptive: bool = False
+
+    @property
+    def y_shape(self) -> Shape:
+        """Shape of the output."""
+        return (*self.shape[:2], *self.out)
+
+
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Largest element of every window; the padding never wins, NaN always does.
+
+    y[n, c, i, j] = max_{u, v} x[n, c, i s + u d - p, j s + v d - p]
+
+    Shapes: x (N, C, H, W) of any dtype -> (N, C, Ho, Wo), Ho = floor((H + 2 p - d (k - 1) - 1) / s) + 1, or ceil with
+    `ceil_mode` as long as the last window starts inside x or its front padding. `stride` defaults to the kernel size.
+    With `return_indices` also the int32 position y * W + x of each maximum: of equal elements the first one.
+    Raises: ShapeError when the padding is more than half the (dilated) window, or for shapes that do not fit.
+    """
+    form = window("max_pool2d", x.shape, kernel_size, stride, padding, dilation, ceil_mode)
+    if x.backend == "cpu":
+        y, at = cpu.compute(pool_numpy.max_pool, x, form=form)
+        return (y, at) if return_indices else y
+    y = allocate(x.queue, form.y_shape, x.dtype)
+    at = allocate(x.queue, form.y_shape, INT32) if return_indices else y
+    _launch("max_pool", form, form.out, x, (y, at, x), (y, x), INDICES=int(return_indices))
+    return (y, at) if return_indices else y
+
+
+def max_pool2d_grad(
+    g: Tensor,
+    indices: Tensor,
+    x_shape: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Gradient of `max_pool2d`: each element of g goes to the element that `indices` names; overlaps add up.
+
+    Shapes: g and indices (N, C, Ho, Wo) -> x_shape.
+    """
+    same_queue("max_pool2d_grad", g, indices)
+    form = window("max_pool2d_grad", tuple(x_shape), kernel_size, stride, padding, dilation, ceil_mode)
+    _check("max_pool2d_grad", form, g, indices)
+    if g.backend == "cpu":
+        return cpu.compute(pool_numpy.max_pool_grad, g, indices, form=form)  # type: ignore[no-any-return]
+    g, indices, dx = contiguous(g), contiguous(indices), allocate(g.queue, form.shape, g.dtype)
+    _launch("max_pool_grad", form, form.shape[2:], dx, (dx, g, indices), (dx, g, indices))
+    return dx
+
+
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """Mean of every window, with zeros in the padding.
+
+    y[n, c, i, j] = sum_{u, v} x[n, c, i s + u - p, j s + v - p] / count
+
+    The count is that of the window's elements inside the padded input, or inside x when `count_include_pad` is off, or
+    `divisor_override`. Shapes as for `max_pool2d`; half is summed in float. Raises: ShapeError, DTypeError.
+    """
+    form = _average("avg_pool2d", x.shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return _avg(x, form)
+
+
+def avg_pool2d_grad(
+    g: Tensor,
+    x_shape: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """Gradient of `avg_pool2d`: g (N, C, Ho, Wo) spread evenly over the windows -> x_shape."""
+    form = _average(
+        "avg_pool2d_grad", x_shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
+    return _avg_grad("avg_pool2d_grad", g, form)
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
+    """Mean over windows that divide x into output_size (an int or a pair).
+
+    Window i goes from floor(i H / Ho) to ceil((i + 1) H / Ho).
+
+    Shapes: x (N, C, H, W) -> (N, C, Ho, Wo).
+    """
+    return _avg(x, _adaptive("adaptive_avg_pool2d", x.shape, output_size))
+
+
+def adaptive_avg_pool2d_grad(g: Tensor, x_shape: Any) -> Tensor:
+    """Gradient of `adaptive_avg_pool2d`: g (N, C, Ho, Wo) -> x_shape."""
+    if g.ndim != 4:
+        raise ShapeError(f"adaptive_avg_pool2d_grad: expected g (N, C, Ho, Wo), got {g.shape}.")
+    where = "adaptive_avg_pool2d_grad"
+    return _avg_grad(where, g, _adaptive(where, x_shape, g.shape[2:]))
+
+
+def global_avg_pool2d(x: Tensor) -> Tensor:
+    """Mean of every channel: x (N, C, H, W) -> (N, C, 1, 1)."""
+    return adaptive_avg_pool2d(x, 1)
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def window(
+    where: str, shape: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any = 1, ceil_mode: bool = False
+) -> Window:
+    """The checked sizes of a pooling. Raises ShapeError for what does not fit."""
+    k = pair(where, "kernel_size", kernel_size, 1)
+    s = k if stride is None else pair(where, "stride", stride, 1)
+    p, d = pair(where, "padding", padding, 0), pair(where, "dilation", dilation, 1)
+    return _window(where, tuple(shape), k, s, p, d, ceil_mode)
+
+
+@lru_cache(maxsize=4096)
+def _window(where: str, shape: Shape, k: Pair, s: Pair, p: Pair, d: Pair, ceil_mode: bool) -> Window:
+    shape = _images(where, shape)
+    reach = tuple(d[i] * (k[i] - 1) + 1 for i in (0, 1))
+    if any(2 * p[i] > reach[i] for i in (0, 1)):
+        raise ShapeError(f"{where}: expected a padding of at most half the window {reach}, got {p}.")
+    out = []
+    for length, r, step, pad in zip(shape[2:], reach, s, p):
+        room = length + 2 * pad - r
+        if room < 0:
+            raise ShapeError(
+                f"{where}: expected a window that fits the padded input, got {reach} for {shape}, padding {p}."
+            )
+        count = -(-room // step) + 1 if ceil_mode else room // step + 1
+        out.append(count - 1 if ceil_mode and (count - 1) * step >= length + pad else count)
+    return Window(shape, (out[0], out[1]), k, s, p, d)
+
+
+def _images(where: str, shape: Any) -> Shape:
+    shape = tuple(shape)
+    if len(shape) != 4 or min(shape[2:]) < 1:
+        raise ShapeError(f"{where}: expected images (N, C, H, W) of at least one pixel, got shape {shape}.")
+    return shape
+
+
+def _average(
+    where: str, shape: Any, k: Any, s: Any, p: Any, ceil_mode: bool, with_pad: bool, divisor: int | None
+) -> Window:
+    if divisor is not None and divisor < 1:
+        raise ShapeError(f"{where}: expected a divisor of at least 1 or None, got {divisor}.")
+    form = window(where, shape, k, s, p, 1, ceil_mode)
+    return Window(form.shape, form.out, form.kernel, form.stride, form.padding, (1, 1), with_pad, divisor or 0)
+
+
+def _adaptive(where: str, shape: Any, output_size: Any) -> Window:
+    shape, out = _images(where, shape), pair(where, "output_size", output_size, 1)
+    if shape[2] % out[0] or shape[3] % out[1]:
+        return Window(shape, out, adaptive=True)
+    size = (shape[2] // out[0], shape[3] // out[1])
+    return Window(shape, out, size, size)
+
+
+def _check(where: str, form: Window, *tensors: Tensor) -> None:
+    for t in tensors:
+        if t.shape != form.y_shape:
+            raise ShapeError(f"{where}: expected the output's shape {form.y_shape}, got {t.shape}.")
+
+
+# -- launching ---------------------------------------------------------------------------------------------------------
+
+
+def _avg(x: Tensor, form: Window) -> Tensor:
+    if not is_float(x.dtype):
+        raise DTypeError(f"avg_pool2d: expected a floating dtype, got {x.dtype}; convert with astype.")
+    if x.backend == "cpu":
+        return cpu.compute(pool_numpy.avg_pool, x, form=form)  # type: ignore[no-any-return]
+    if _whole(form, x):
+        return reduction.mean(x, (2, 3), keepdims=True)
+    y = allocate(x.queue, form.y_shape, x.dtype)
+    _launch("avg_pool", form, form.out, x, (y, x), (y, x))
+    return y
+
+
+def _avg_grad(where: str, g: Tensor, form: Window) -> Tensor:
+    _check(where, form, g)
+    if g.backend == "cpu":
+        return cpu.compute(pool_numpy.avg_pool_grad, g, form=form)  # type: ignore[no-any-return]
+    if _whole(form, g):
+        return contiguous(div(g, form.shape[2] * form.shape[3]).expand(form.shape))
+    g, dx = contiguous(g), allocate(g.queue, form.shape, g.dtype)
+    _launch("avg_pool_grad", form, form.shape[2:], dx, (dx, g), (dx, g))
+    return dx
+
+
+def _whole(form: Window, x: Tensor) -> bool:
+    """Whether a GPU takes the mean of each plane, which wants many work-items a window."""
+    plain = form.out == (1, 1) and form.kernel == form.shape[2:] and form.padding == (0, 0) and not form.divisor
+    return plain and profile_of(x.queue).kind != "cpu"
+
+
+def _launch(name: str, form: Window, result: Any, x: Tensor, tensors: Any, placed: Any, **more: int) -> None:
+    """Launch a kernel of pool.cl or its twin of pool_cpu.cl or pool_gpu.cl, over a result of `result` pixels per plane.
+
+    `x` is the image-shaped tensor, input or gradient; `tensors` and the offsets of `placed` are the arguments, the
+    result and what is read first among the latter; `more` are defines.
+    """
+    if form.shape[0] * form.shape[1] * result[0] * result[1] == 0:
+        return
+    queue, offsets, plan = x.queue, [t.offset for t in placed], _plan
+    if profile_of(queue).kind != "cpu":
+        plan = _plan_strips
+    elif _has_vector_form(name, form, x):
+        plan = _plan_vectors
+    types, offset = (*(None,) * len(tensors), *(INT64,) * len(offsets)), gcd(8, *offsets)
+    kernel, grid, group, dims = remember(
+        queue, (name, form, x.strides, x.dtype, offset, *more.values()),
+        lambda: plan(queue, name, types, form, result, x, more, placed[1], offset),
+    )  # fmt: skip
+    launch(kernel, queue, grid, group, *(t.buffer for t in tensors), *offsets, dims)
+
+
+def _plan(
+    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any
+) -> Any:  # fmt: skip
+    """Kernel, global and local size, and Dims of a kernel of pool.cl."""
+    (n, c, h, w), (high, wide), profile = form.shape, result, profile_of(queue)
+    if profile.kind == "cpu":
+        cols, rows, group, sizes = wide, max(1, GRAIN // wide), 1, "long"
+    else:
+        cols, rows, group, sizes = 1, 1, profile.group(GROUP), "int"
+    reach = sum(abs(s) * length for s, length in zip(x.strides, x.shape))
+    products = ((h + 1) * (form.out[0] + 1), (w + 1) * (form.out[1] + 1))
+    if max(size_of(form.shape), size_of(form.y_shape), reach, *products, form.divisor) >= 1 << 30:
+        sizes = "long"
+    compute = C_NAME[compute_dtype(x.dtype)]
+    lowest = "(-INFINITY)" if is_float(x.dtype) else 0  # never seen by integers: a window has an element, or no meaning
+    defines = {"S": C_NAME[x.dtype], "T": compute, "I": sizes, "LOWEST": lowest, "ADAPTIVE": int(form.adaptive), **more}
+    dims = DIMS[sizes].pack(
+        c, h, w, *form.out, *form.kernel, *form.stride, *form.padding, *form.dilation, *x.strides, n * c, rows, cols,
+        form.with_pad, form.divisor,
+    )  # fmt: skip
+    grid, types = (-(-wide // (cols * group)) * group, -(-n * c * high // rows)), (*types, np.dtype(f"V{len(dims)}"))
+    return get_kernel(queue, sources.load("pool.cl", **defines), name, types), grid, (group, 1), dims
+
+
+def _plan_strips(
+    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], read: Tensor,
+    offset: int,
+) -> Any:  # fmt: skip
+    """As `_plan`, of a kernel of pool_gpu.cl where that can do it; `offset` divides all offsets."""
+    windows, planes = (form.kernel, form.stride, form.padding, form.dilation), form.shape[:2]
+    cut = None if form.adaptive else strips.cut(windows, read, (*planes, *result), offset, name.endswith("_grad"))
+    if cut is None:
+        return _plan(queue, name, types, form, result, x, more)
+    lowest = "(-INFINITY)" if is_float(x.dtype) else np.iinfo(x.dtype if x.dtype.kind != "b" else np.uint8).min
+    defines = {f"USE_{name.upper()}": 1, "LOWEST": lowest, **cut.defines, **more}
+    kernel = get_kernel(queue, sources.load("strips.cl", "pool_gpu.cl", **defines), name, (*types, strips.RECORD))
+    return kernel, cut.grid, cut.group, cut.dims(form.shape[1], average=(form.divisor, form.with_pad))
+
+
+def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
+    """Whether pool_cpu.cl can do it: fixed windows over rows of floats, and no sums kept in a narrow type."""
+    if not is_float(x.dtype) or form.adaptive or x.strides[-1] != 1 or min(x.strides) < 0:
+        return False
+    return x.dtype not in NARROW or not name.endswith("_grad")
+
+
+def _plan_vectors(
+    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any
+) -> Any:  # fmt: skip
+    """As `_plan`, of a kernel of pool_cpu.cl."""
+    n, c, h, w = form.shape
+    compute = C_NAME[compute_dtype(x.dtype)]
+    mask = "long" if compute == "double" else "int"
+    size, count = (h * w, n * c) if name.endswith("_grad") else (result[1], n * c * result[0])
+    rows = max(1, GRAIN // size)
+    span = 1 + sum((length - 1) * step for length, step in zip(x.shape, x.strides))
+    dims = CPU_DIMS.pack(
+        c, h, w, *form.out, *form.kernel, *form.stride, *form.padding, *form.dilation, *x.strides[:3], span, n * c,
+        rows, form.with_pad, form.divisor,
+    )  # fmt: skip
+    vector = _vector(profile_of(queue).vector * 4 // compute_dtype(x.dtype).itemsize, form)
+    source = sources.load("memory.cl", "pool_cpu.cl", S=C_NAME[x.dtype], T=compute, MT=mask, VW=vector, **more)
+    kernel = get_kernel(queue, source, name, (*types, np.dtype(f"V{CPU_DIMS.size}")))
+    return kernel, (-(-count // rows),), (1,), dims
+
+
+def _vector(most: int, form: Window) -> int:
+    """Outputs that are computed at once: as many as registers hold, or fewer where fewer windows lie inside a row."""
+    (pad, step), reach = (form.padding[1], form.stride[1]), (form.kernel[1] - 1) * form.dilation[1]
+    inner = min((form.shape[3] - 1 - reach + pad) // step + 1, form.out[1]) - -(-pad // step)
+    return next((v for v in (16, 8) if v <= min(most, inner)), 4)

@@ -1,0 +1,1 @@
+"""Matrix products: NumPy, CPU devices, GPUs, and what they share."""

@@ -1,0 +1,140 @@
+"""Two independent products of matrices in one launch of a GPU, where they are so small that launches cost the most.
+
+The groups of the launch are shared out between the products. Their kernels are those of any device (matmul_gpu.cl), so
+that either product can mask its left operand and sum its rows. k is never divided: that takes launches. On CPU devices
+launches cost little: a shared one gained 2 to 4% of a step of a small network on PoCL, and is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.dtypes import INT64, is_float
+from netcl.core.queue import CPUQueue
+from netcl.core.tensor import Tensor, allocate
+from netcl.kernels import sources
+from netcl.kernels.plans import remember
+from netcl.kernels.tiling import LAUNCH, Tiling, cut_together, depth_of
+from netcl.ops.nvidia import probe
+from netcl.ops.product import gpu as matmul_gpu
+from netcl.ops.product.op import Product, describe
+from netcl.runtime.cache import get_kernel
+
+TYPES = (*(None,) * 10, *(INT64,) * 6, matmul_gpu.RECORD, matmul_gpu.RECORD)
+Run = Callable[..., None]
+
+
+class Factors(NamedTuple):
+    """A product to compute: a b of matrices, `a` counted where `mask` (laid out like it) is positive.
+
+    `sums` asks for the sums of the rows of `a` as well.
+    """
+
+    a: Tensor
+    b: Tensor
+    mask: Tensor | None = None
+    sums: bool = False
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """What a plan depends on."""
+        a, b, mask = self.a, self.b, self.mask
+        starts = a.offset & 7, b.offset & 7, mask is None or mask.offset & 7
+        return a.shape, a.strides, b.shape, b.strides, starts, mask is None, self.sums
+
+
+Result = tuple[Tensor, Tensor | None]  # the product, the sums
+
+
+def may_share(queue: Any) -> bool:
+    """Whether `gemm_pair` is worth asking for."""
+    return not isinstance(queue, CPUQueue) and profile_of(queue).kind != "cpu"
+
+
+def gemm_pair(one: Factors, two: Factors) -> tuple[Result, Result] | None:
+    """Both products, or None where their launches take less time one by one."""
+    queue, dtype = one.a.queue, one.a.dtype
+    if not may_share(queue) or not is_float(dtype):
+        return None
+    tensors = [t for f in (one, two) for t in (f.a, f.b, f.mask) if t is not None]
+    if any(t.dtype is not dtype or t.size == 0 for t in tensors):
+        return None
+    key = ("pair", one.layout, two.layout, dtype.num, probe.mode())
+    run = remember(queue, key, lambda: _plan(queue, one, two))
+    if run is _SINGLY:
+        return None
+    made = [
+        (
+            allocate(queue, (f.a.shape[0], f.b.shape[1]), dtype),
+            allocate(queue, f.a.shape[:1], dtype) if f.sums else None,
+        )
+        for f in (one, two)
+    ]
+    run(queue, (one, *made[0]), (two, *made[1]))
+    return made[0], made[1]
+
+
+def _SINGLY(*_: Any) -> None:
+    """In the place of a plan: the products are launched one by one."""
+
+
+def _plan(queue: Any, one: Factors, two: Factors) -> Run:
+    profile = profile_of(queue)
+    p, q = (_product(f) for f in (one, two))
+    tiling = cut_together(matmul_gpu.ROWS[p.dtype], profile, [(x.m, x.n, x.k) for x in (p, q)])
+    if tiling.cost >= _apart(p, q, profile):
+        return _SINGLY
+    if p.k >= q.k:
+        return _launcher(queue, p, q, tiling)
+    swapped = _launcher(queue, q, p, tiling)  # groups that take long start first
+    return lambda queue, x, y: swapped(queue, y, x)
+
+
+def _product(f: Factors) -> Product:
+    mask = f.mask
+    out = Tensor(None, (f.a.shape[0], f.b.shape[1]), (f.b.shape[1], 1), 0, f.a.dtype, f.a.queue)
+    product = describe(f.a, f.b, out, None, False, False)[0][1]
+    start = math.gcd(8, f.a.offset, 0 if mask is None else mask.offset)
+    return replace(product, starts=(start, *product.starts[1:]), mask=mask is not None, sums=f.sums)
+
+
+def _apart(p: Product, q: Product, profile: DeviceProfile) -> float:
+    """What the products cost in launches of their own, with masks and sums inside or, for matrix units, before."""
+    inside = sum(matmul_gpu.routes(x, profile)[0][1].cost for x in (p, q))
+    bare = sum(matmul_gpu.routes(replace(x, mask=False, sums=False), profile)[0][1].cost for x in (p, q))
+    return LAUNCH + min(inside, bare + LAUNCH * ((p.mask or q.mask) + p.sums + q.sums))
+
+
+def _source(p: Product, q: Product, row: dict[str, int]) -> str:
+    """matmul_gpu.cl twice, as the functions `first` and `second`, and the kernel that calls them."""
+    text = [sources.load("tile_gpu.cl", **matmul_gpu.common(p.dtype, row, p, q))]
+    for name, x in (("first", p), ("second", q)):
+        defines = {"PRODUCT": name, **matmul_gpu.forms(x)}
+        text += [f"#define {n} {value}\n" for n, value in defines.items()]
+        text += [sources.text("matmul_gpu.cl"), *(f"#undef {n}\n" for n in defines)]
+    return "".join([*text, sources.text("pair_gpu.cl")])
+
+
+def _launcher(queue: Any, p: Product, q: Product, tiling: Tiling) -> Run:
+    row = tiling.row
+    kernel = get_kernel(queue, _source(p, q, row), "gemm_pair", TYPES, matmul_gpu.OPTIONS)
+    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"]) * row.get("SL", 1)
+    grids = [(-(-x.m // row["BM"]), -(-x.n // row["BN"])) for x in (p, q)]
+    depths = [depth_of(x.k, 1, row["BK"] * row.get("SL", 1)) for x in (p, q)]
+    dims = [matmul_gpu.dims_of(x, *grid, 1, depth) for x, grid, depth in zip((p, q), grids, depths, strict=True)]
+    size = (sum(m * n for m, n in grids) * items,)
+
+    def run(queue: Any, *tasks: tuple[Factors, Tensor, Tensor | None]) -> None:
+        buffers, offsets = list[Any](), list[int]()
+        for (a, b, mask, _), c, sums in tasks:
+            y = a if mask is None else mask
+            buffers += [c.buffer, a.buffer, b.buffer, y.buffer, (c if sums is None else sums).buffer]
+            offsets += [a.offset, b.offset, y.offset]
+        launch(kernel, queue, size, (items,), *buffers, *offsets, *dims)
+
+    return run

@@ -1,0 +1,181 @@
+"""Matrix products on GPUs: which family of kernels computes a product, and the portable one (matmul_gpu.cl).
+
+Families, best first: warpgroup units, warp units (ops/nvidia, NVIDIA), ordinary arithmetic (any device). A family
+that cannot compute the product or fails to build leaves it to the next one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from netcl.core.backend.opencl import launch
+from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32, FLOAT64, INT64, DType, compute_dtype, is_float
+from netcl.core.errors import NetclError
+from netcl.core.memory import empty_buffer
+from netcl.core.tensor import Tensor
+from netcl.kernels import sources
+from netcl.kernels.tiling import Tiling, cut, depth_of
+from netcl.ops.nvidia import mma, probe, wgmma
+from netcl.ops.nvidia.precision import matmul_precision
+from netcl.ops.product import simple as matmul_simple
+from netcl.ops.product.split_k import batch_axes, ending, sum_parts
+from netcl.runtime.cache import get_kernel
+
+if TYPE_CHECKING:
+    from netcl.ops.product.op import Product
+
+OPTIONS = ("-cl-mad-enable",)
+DIMS = struct.Struct("15q6i")  # Dims of matmul_gpu.cl
+RECORD = np.dtype(f"V{DIMS.size}")
+GEMM = (*(None,) * 4, *(INT64,) * 4, FLOAT32, RECORD)
+SIZES = ("", "_medium", "_narrow", "_small", "_sliced", "_thin", "_flat", "_tall")
+PORTABLE = tuple(f"matmul_gpu{size}" for size in SIZES)
+ROWS = {
+    FLOAT64: ("matmul_gpu_double",),
+    FLOAT32: PORTABLE,
+    FLOAT16: PORTABLE,
+    BFLOAT16: PORTABLE,
+}
+Run = Callable[..., None]
+Route = tuple[str, Tiling, Callable[[Any, "Product", Tiling], Run]]  # family, tiling, function that makes the plan
+
+
+def plan(queue: Any, p: Product) -> Run:
+    """A function (queue, c, a, b, bias, offsets of c a b, alpha, mask, sums) that launches `p`."""
+    if not is_float(p.dtype):
+        return matmul_simple.plan(queue, p)
+    profile = profile_of(queue)
+    choices = routes(p, profile)
+    if not choices:
+        raise NetclError(f"matmul: no family of {probe.mode()[1]} computes {p}.")
+    for name, tiling, make in choices:
+        try:
+            return make(queue, p, tiling)
+        except NetclError as error:
+            if name == "portable" or probe.insisting():
+                raise
+            probe.give_up(name, error)
+    return _portable_plan(queue, p, portable(p, profile)[1])
+
+
+def routes(p: Product, profile: DeviceProfile) -> list[Route]:
+    """The ways to compute `p`, the cheapest first. Matrix units neither mask nor sum."""
+    if p.mask or p.sums:
+        return [portable(p, profile)]
+    choices = candidates(p, profile)
+    if not probe.insisting():
+        choices.append(portable(p, profile))
+    return sorted(choices, key=lambda choice: choice[1].cost)
+
+
+def candidates(p: Product, profile: DeviceProfile) -> list[Route]:
+    """The matrix-unit kernels that can compute `p`."""
+    families = probe.available(profile)
+    found: list[Route] = []
+    precision = matmul_precision() if p.dtype == FLOAT32 else "high"
+    if p.dtype == FLOAT64 or precision == "highest" or p.k == 0:
+        return []
+    for name, module in (("wgmma", wgmma), ("mma", mma)):
+        if name in families and (probe.serves(name, C_NAME[p.dtype], profile) or probe.insisting()):
+            tiling = module.tiling(p, profile, precision)
+            if tiling is not None:
+                found.append((name, tiling, module.plan))
+    return found
+
+
+def portable(p: Product, profile: DeviceProfile) -> Route:
+    """The kernels of any device."""
+    return "portable", cut(ROWS[p.dtype], profile, p.m, p.n, p.k, p.count)[0], _portable_plan
+
+
+def _portable_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+    row, splits = tiling.row, tiling.splits
+    slices = row.get("SL", 1)
+    depth = depth_of(p.k, splits, row["BK"] * slices)
+    splits = max(1, -(-p.k // depth)) if depth else 1
+    kernel, total = _kernel(queue, p, row, splits > 1), sum_parts(queue, p, splits) if splits > 1 else None
+    tiles_m, tiles_n = -(-p.m // row["BM"]), -(-p.n // row["BN"])
+    items, size = row["BM"] // row["RM"] * (row["BN"] // row["RN"]) * slices, p.m * p.n * p.count
+    grid = (tiles_m * tiles_n * items, p.count * splits)
+    dims = dims_of(p, tiles_m, tiles_n, splits, depth)
+    products = splits * size
+    workspace = (products + splits * p.m * p.sums) * compute_dtype(p.dtype).itemsize
+
+    def run(
+        queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Any, oc: int, oa: int, ob: int, alpha: float,
+        mask: Tensor | None = None, sums: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        extra = a if bias is None else bias
+        target, start = (c.buffer, oc) if total is None else (empty_buffer(queue, workspace), 0)
+        more: tuple[Any, ...] = () if mask is None else (mask.buffer, mask.offset)
+        if sums is not None:
+            more += (sums.buffer, 0) if total is None else (target, products)
+        launch(
+            kernel, queue, grid, (items, 1), target, a.buffer, b.buffer, extra.buffer,
+            start, oa, ob, extra.offset, alpha, dims, *more,
+        )  # fmt: skip
+        if total is not None:
+            total(queue, c, target, extra, oc, alpha, sums)
+
+    return run
+
+
+def dims_of(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> bytes:
+    """`p` as the kernel reads it."""
+    outer, inner = batch_axes(p)
+    c0, c1, c_m = (inner[0] * p.m * p.n, p.m * p.n, p.n) if splits > 1 else (outer[3], inner[3], p.c)
+    return DIMS.pack(
+        p.m, p.n, p.k, *p.a, *p.b, c_m, outer[1], inner[1], outer[2], inner[2], c0, c1, p.m * p.n * p.count,
+        inner[0], tiles_m, tiles_n, splits, depth, tiles_m * tiles_n * p.count * splits,
+    )  # fmt: skip
+
+
+def _kernel(queue: Any, p: Product, row: dict[str, int], partial: bool) -> Any:
+    defines, preamble = forms(p, partial), ""
+    element = C_NAME[compute_dtype(p.dtype)]
+    if partial or p.wide:
+        defines["OUT"] = element
+    if partial:
+        defines["PARTIAL"] = 1
+    else:
+        preamble, more = ending(p, element)
+        defines |= more
+    defines = {**common(p.dtype, row, p), **defines}
+    source = sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)
+    return get_kernel(queue, source, "gemm", (*GEMM, *(None, INT64) * (p.mask + p.sums)), OPTIONS)
+
+
+def common(dtype: DType, row: dict[str, int], *products: Product) -> dict[str, Any]:
+    """Defines that products in one kernel share: types and sizes."""
+    reach = max(sum(abs(s) * n for s, n in zip((*p.a, *p.b), (p.m, p.k, p.k, p.n))) for p in products)
+    sizes = {name: size for name, size in row.items() if name in ("BM", "BN", "BK", "RM", "RN", "SL")}
+    return {
+        "S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "OUT": C_NAME[dtype],
+        "I": "long" if reach >= 1 << 31 else "int", "RASTER": 8, **sizes,
+    }  # fmt: skip
+
+
+def forms(p: Product, partial: bool = False) -> dict[str, Any]:
+    """Defines of one product: how its operands lie in memory, and what it does besides."""
+    (a_m, a_k), (b_k, b_n), (start_a, start_b, start_c) = p.a, p.b, p.starts
+    c_steps = (p.n, p.m * p.n) if partial else (p.c, *(axis[3] for axis in p.batch), start_c)
+    a_axes, b_axes = [axis[1] for axis in p.batch], [axis[2] for axis in p.batch]
+    return {
+        "A_ALONG_K": int(a_k == 1), "B_ALONG_K": int(b_k == 1 and b_n != 1),
+        "A_VEC": _vector(a_k, a_m, p.k, p.m, [start_a, *a_axes]),
+        "B_VEC": _vector(b_n, b_k, p.n, p.k, [start_b, *b_axes]),
+        "C_VEC": int(p.n % 4 == 0 and all(s % 4 == 0 for s in c_steps)),
+        **{name: 1 for name, on in {"MASK": p.mask, "SUMS": p.sums, "WIDE": p.wide}.items() if on},
+    }  # fmt: skip
+
+
+def _vector(first: int, second: int, along_first: int, along_second: int, others: list[int]) -> int:
+    """4 where one axis runs along memory in whole fours and everything else moves by fours, else 1."""
+    whole, length, other = (along_first, along_second, second) if first == 1 else (along_second, along_first, first)
+    steps = [other, *others] if length > 1 else others
+    return 4 if 1 in (first, second) and whole % 4 == 0 and all(s % 4 == 0 for s in steps) else 1

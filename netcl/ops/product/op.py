@@ -1,0 +1,315 @@
+"""Matrix products: `matmul` (NumPy semantics), `linear` with a fused epilogue, and `gemm`, which both stand on.
+
+`gemm` describes the product once (`Product`: sizes, strides, batch axes), and hands it to the kernel family of the
+device. Transposed, sliced and broadcast operands are read in place; only their strides differ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from netcl.core import layout
+from netcl.core.backend import cpu
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import DType, common_dtype, compute_dtype, is_float
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.kernels import dialect, primitives
+from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.ops.elementwise import apply, assign, cast, contiguous
+from netcl.ops.nvidia import probe
+from netcl.ops.product import cpu as matmul_cpu
+from netcl.ops.product import gpu as matmul_gpu
+
+ACTIVATIONS = ("relu", "gelu", "silu")  # what an epilogue can apply, by the names of the primitive table
+assert all(name in primitives.TABLE for name in ACTIVATIONS)
+
+
+@dataclass(frozen=True)
+class Product:
+    """C[z] = A[z] B[z] for every batch index z: sizes and strides in elements, and the alignment of the data.
+
+    `batch` holds (length, stride of A, stride of B, stride of C) of at most two axes, outermost first.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: tuple[int, int]  # strides along M and K
+    b: tuple[int, int]  # strides along K and N
+    c: int  # stride along M; along N it is 1
+    batch: tuple[tuple[int, int, int, int], ...]
+    dtype: DType
+    activation: str | None = None
+    bias: bool = False
+    accumulate: bool = False
+    starts: tuple[int, int, int] = (8, 8, 8)  # the first elements of A, B and C lie at multiples of these (8 at most)
+    mask: bool = False  # A counts only where a tensor laid out like it is positive
+    sums: bool = False  # the sums of A's rows come out as well
+    wide: bool = False  # C is of the compute type: float where A and B are half (on GPUs, without a bias)
+    keep: bool = False  # what goes into the activation comes out as well, laid out like C (on CPU devices)
+
+    @property
+    def count(self) -> int:
+        """Number of matrices."""
+        return layout.size_of(tuple(axis[0] for axis in self.batch))
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product by NumPy's rules.
+
+    y[.., i, j] = sum_k a[.., i, k] b[.., k, j]
+
+    Shapes: a (.., M, K), b (.., K, N) with leading axes that broadcast -> (.., M, N). A 1-D operand is a row on the
+    left, a column on the right, and its axis is absent from the result; two 1-D operands give shape ().
+    Dtypes promote as in NumPy; half is summed in float.
+    Raises: ShapeError for unequal K, leading axes that do not broadcast, or an operand without axes.
+    """
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.queue is b.queue):
+        same_queue("matmul", a, b)
+    if not a.shape or not b.shape or a.shape[-1] != b.shape[0 if b.ndim == 1 else -2]:
+        raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
+    a, b = promote(a, b)
+    if len(a.shape) == 2 == len(b.shape):
+        return gemm(a, b)
+    left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
+    if left.ndim > 2 or right.ndim > 2:
+        layout.broadcast("matmul (leading axes)", left.shape[:-2], right.shape[:-2])
+    y = gemm(left, right)
+    if b.ndim == 1:
+        y = y.squeeze(-1)
+    return y.squeeze(-2 if b.ndim > 1 else -1) if a.ndim == 1 else y
+
+
+def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None = None) -> Tensor:
+    """An affine map and an optional activation in one product.
+
+    y = activation(x w^T + b)
+
+    Shapes: x (.., K), w (N, K), b (N,) -> (.., N). `activation` is None, "relu", "gelu" (exact) or "silu".
+    Memory: nothing but y; w is read in place, not transposed.
+    Raises: ShapeError when the last axes differ or b does not have N elements.
+    """
+    x2, turned, bias, shape = _affine(x, w, b)
+    y = gemm(x2, turned, None, bias, activation)
+    return y if y.shape == shape else y.reshape(shape)
+
+
+def linear_keeping(x: Tensor, w: Tensor, b: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    """(activation(z), z) with z = x w^T + b: `linear` for training with activations whose gradient reads z."""
+    x2, turned, bias, shape = _affine(x, w, b)
+    y, z = gemm_keeping(x2, turned, bias, activation)
+    return y.reshape(shape), z.reshape(shape)
+
+
+def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, layout.Shape]:
+    """x with its leading axes as one, w turned, b, all in one dtype and checked, and the shape of x w^T."""
+    same_queue("linear", *((x, w) if b is None else (x, w, b)))
+    if w.ndim != 2 or x.ndim == 0 or x.shape[-1] != w.shape[1]:
+        raise ShapeError(f"linear: expected x (.., K) and w (N, K) with equal K, got {x.shape} and {w.shape}.")
+    if b is not None and b.shape != (w.shape[0],):
+        raise ShapeError(f"linear: expected a bias of shape ({w.shape[0]},), got {b.shape}.")
+    x, w, *rest = promote(x, w, *(() if b is None else (b,)))
+    turned = Tensor(w.buffer, w.shape[::-1], w.strides[::-1], w.offset, w.dtype, w.queue)
+    flat = x if x.ndim == 2 else x.reshape(layout.size_of(x.shape[:-1]), x.shape[-1])
+    return flat, turned, rest[0] if rest else None, (*x.shape[:-1], w.shape[0])
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    alpha: float = 1.0,
+    accumulate: bool = False,
+) -> Tensor:
+    """out = activation(alpha a b + bias), or out += alpha a b with `accumulate`; one launch.
+
+    Shapes: a (.., M, K), b (.., K, N), leading axes broadcast; bias (N,); out (.., M, N), any strides.
+    All operands have one dtype; an epilogue needs a floating one and excludes `accumulate`. Where a and b are half, out
+    may be float: sums that are not rounded, without an epilogue.
+    """
+    key = (
+        "gemm", a.shape, a.strides, a.offset & 7, a.dtype.num, b.shape, b.strides, b.offset & 7, b.dtype.num,
+        None if out is None else (out.shape, out.strides, out.offset & 7, out.dtype.num),
+        None if bias is None else bias.strides, activation, accumulate, probe.mode(),
+    )  # fmt: skip
+    found = a.queue.netcl_state.plans.get(key)
+    if found is None:
+        return _first(key, a, b, out, bias, activation, alpha, accumulate)
+    shape, plan = found
+    target = allocate(a.queue, shape, a.dtype) if out is None else out
+    for (oa, ob, oc), run in plan:
+        run(a.queue, target, a, b, bias, target.offset + oc, a.offset + oa, b.offset + ob, alpha)
+    return target
+
+
+def gemm_keeping(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    """(activation(z), z) with z = a b + bias: one launch for matrices on CPU devices, else two."""
+    shape, queue = (a.shape[-2], b.shape[-1]), a.queue
+    if a.ndim > 2 == b.ndim and a.is_contiguous:  # one matrix for a whole batch
+        made = gemm_keeping(a.reshape(-1, a.shape[-1]), b, bias, activation)
+        return made[0].reshape(*a.shape[:-1], shape[1]), made[1].reshape(*a.shape[:-1], shape[1])
+    one = a.backend == "cl" and a.ndim == 2 == b.ndim and is_float(a.dtype) and layout.size_of(shape) > 0
+    if not one or profile_of(queue).kind != "cpu":
+        z = gemm(a, b, None, bias)
+        return apply(activation, z), z
+    bias = None if bias is None else contiguous(bias)
+    y, z = (allocate(queue, shape, a.dtype) for _ in range(2))
+    key = (
+        "keeping",
+        a.shape,
+        a.strides,
+        a.offset & 7,
+        b.shape,
+        b.strides,
+        b.offset & 7,
+        a.dtype,
+        bias is None,
+        activation,
+    )
+    plans = queue.netcl_state.plans
+    run = plans.get(key)
+    if run is None:
+        product = describe(a, b, y, activation, bias is not None, False)[0][1]
+        run = plans[key] = plan_of(queue, replace(product, keep=True))
+    run(queue, y, a, b, bias, 0, a.offset, b.offset, 1.0, None, z)
+    return y, z
+
+
+def _first(
+    key: Any, a: Tensor, b: Tensor, out: Tensor | None, bias: Tensor | None, activation: str | None, alpha: float,
+    accumulate: bool,
+) -> Tensor:  # fmt: skip
+    """As `gemm` for layouts met the first time: check them, and keep the plan under `key`."""
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ShapeError(f"gemm: expected an activation of {', '.join(ACTIVATIONS)} or None, got {activation!r}.")
+    if (bias is not None or activation is not None) and (accumulate or not is_float(a.dtype)):
+        raise DTypeError(f"gemm: expected floating operands and no accumulation with an epilogue, got {a.dtype}.")
+    if out is not None and out.dtype != a.dtype:
+        _check_wide(a, out, accumulate or bias is not None or activation is not None)
+    lead = layout.broadcast("gemm", a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
+    shape = (*lead, a.shape[-2], b.shape[-1])
+    if a.backend == "cpu":
+        return _numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
+    if out is not None and (out.strides[-1] != 1 or out.shape != shape):
+        if out.shape != shape:
+            raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
+        return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
+    if bias is not None and bias.strides != (1,):
+        return gemm(a, b, out, contiguous(bias), activation, alpha, accumulate)
+    if layout.size_of(shape) == 0:
+        return allocate(a.queue, shape, a.dtype) if out is None else out
+    if out is not None and out.dtype != a.dtype and profile_of(a.queue).kind == "cpu":
+        return gemm(cast(a, out.dtype), cast(b, out.dtype), out, alpha=alpha)
+    target = allocate(a.queue, shape, a.dtype) if out is None else out
+    products = describe(a, b, target, activation, bias is not None, accumulate)
+    plan = [(offsets, plan_of(a.queue, product)) for offsets, product in products]
+    a.queue.netcl_state.plans[key] = shape, plan
+    return gemm(a, b, target if out is not None else None, bias, activation, alpha, accumulate)
+
+
+def _check_wide(a: Tensor, out: Tensor, epilogue: bool) -> None:
+    wide = compute_dtype(a.dtype)
+    if out.dtype != wide:
+        choice = f"{a.dtype}" if wide == a.dtype else f"{a.dtype} or {wide}"
+        raise DTypeError(f"gemm: expected out of {choice}, got {out.dtype}; allocate it so, or cast the result.")
+    if epilogue:
+        raise DTypeError(
+            f"gemm: expected out of {a.dtype} with a bias, an activation or accumulation, got {wide}; leave them out, "
+            "or out."
+        )
+
+
+def plan_of(queue: Any, p: Product) -> Any:
+    """How the kernels for the device of `queue` compute `p`: a function that launches it."""
+    return (matmul_cpu if profile_of(queue).kind == "cpu" else matmul_gpu).plan(queue, p)
+
+
+def describe(
+    a: Tensor, b: Tensor, c: Tensor, activation: str | None, bias: bool, accumulate: bool
+) -> list[tuple[tuple[int, int, int], Product]]:
+    """The product as one `Product`, or several with (a, b, c) offsets where the batch needs more than two axes."""
+    lead = c.shape[:-2]
+    strides = [layout.expand_strides(t.shape[:-2], t.strides[:-2], lead) for t in (a, b)]
+    axes = _merge([(n, *s) for n, *s in zip(lead, *strides, c.strides[:-2])])
+    outer, inner = axes[:-2], axes[-2:]
+    (sam, sak), (sbk, sbn) = a.strides[-2:], b.strides[-2:]
+    start_a, start_b, start_c = (
+        math.gcd(8, t.offset, *(axis[i] for axis in outer)) for t, i in ((a, 1), (b, 2), (c, 3))
+    )
+    base = Product(
+        c.shape[-2], c.shape[-1], a.shape[-1], (sam, sak), (sbk, sbn), c.strides[-2], tuple(inner), a.dtype, activation,
+        bias, accumulate, (start_a, start_b, start_c), wide=c.dtype != a.dtype,
+    )  # fmt: skip
+    offsets = [(0, 0, 0)]
+    for n, *steps in outer:
+        offsets = [tuple(o + i * s for o, s in zip(base_, steps)) for base_ in offsets for i in range(n)]  # type: ignore[misc]
+    return [(o, base) for o in offsets]
+
+
+def _merge(axes: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Batch axes with those of length one dropped, and neighbours that walk memory as one axis joined."""
+    merged: list[tuple[int, int, int, int]] = []
+    for n, *steps in (axis for axis in axes if axis[0] != 1):
+        if merged and all(p == s * n for p, s in zip(merged[-1][1:], steps)):
+            merged[-1] = (merged[-1][0] * n, *steps)  # type: ignore[assignment]
+        else:
+            merged.append((n, *steps))  # type: ignore[arg-type]
+    return merged
+
+
+def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in their common dtype."""
+    dtype = tensors[0].dtype
+    if all(t.dtype == dtype for t in tensors):
+        return tensors
+    common = common_dtype(*(t.dtype for t in tensors))
+    return tuple(cast(t, common) for t in tensors)
+
+
+# -- NumPy -------------------------------------------------------------------------------------------------------------
+
+
+def _numpy_gemm(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None,
+    bias: Tensor | None,
+    activation: str | None,
+    alpha: float,
+    accumulate: bool,
+) -> Tensor:
+    operands = (a, b) if bias is None else (a, b, bias)
+    if out is None:
+        return cpu.compute(numpy_product, *operands, activation=activation, alpha=alpha)  # type: ignore[no-any-return]
+    update = _add_product if accumulate else _set_product
+    cpu.update(update, (out,), *operands, activation=activation, alpha=alpha)
+    return out
+
+
+def _set_product(c: np.ndarray, a: np.ndarray, b: np.ndarray, *bias: Any, **attrs: Any) -> np.ndarray:
+    return numpy_product(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), *bias, **attrs)
+
+
+def _add_product(c: np.ndarray, *operands: Any, **attrs: Any) -> np.ndarray:
+    return c + numpy_product(*operands, **attrs)
+
+
+def numpy_product(
+    a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, activation: str | None = None, alpha: float = 1.0
+) -> np.ndarray:
+    """activation(alpha a b + bias) with NumPy; half is computed in float."""
+    compute = compute_dtype(a.dtype)
+    y = np.matmul(a.astype(compute, copy=False), b.astype(compute, copy=False))
+    if alpha != 1.0:
+        y = y * y.dtype.type(alpha)
+    if bias is not None:
+        y = y + bias.astype(compute, copy=False)
+    if activation is not None:
+        y = dialect.NUMPY[activation.upper()](y)
+    return np.asarray(y).astype(a.dtype, copy=False)
