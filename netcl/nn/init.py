@@ -7,20 +7,51 @@ area.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
-from netcl.core.errors import ShapeError
+from netcl.core.errors import CheckpointError, ShapeError
+from netcl.core.layout import as_shape
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.create import random
 
 Shape = tuple[int, ...]
 _SQRT_2 = math.sqrt(2.0)
+_EACH = 64  # numbers that a tensor counts for at least, since the object around it takes memory, too
+_MORE = 1 << 16  # numbers that may always be made
+_left: ContextVar[list[int] | None] = ContextVar("left", default=None)
+
+
+@contextlib.contextmanager
+def limited(shapes: Iterable[Shape]) -> Iterator[None]:
+    """Inside, make no more numbers than twice those of tensors of `shapes`, and some more; raises CheckpointError.
+
+    Filling in place does not count.
+    """
+    token = _left.set([_MORE + 2 * sum(max(math.prod(shape), _EACH) for shape in shapes)])
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def _claim(shape: Shape) -> None:
+    """Count a tensor about to be made."""
+    left = _left.get()
+    if left is not None:
+        left[0] -= max(math.prod(as_shape("init", shape)), _EACH)
+        if left[0] < 0:
+            raise CheckpointError(
+                f"load: expected an architecture of the size of the file's tensors, got one that asks for {shape} and "
+                "more; the file was not written by save_model."
+            )
 
 
 def fans(shape: Shape) -> tuple[int, int]:
@@ -44,16 +75,19 @@ def gain(nonlinearity: str, a: float = 0.0) -> float:
 
 def zeros(queue: Any, shape: Shape, *, dtype: Any = "float32") -> Tensor:
     """All 0."""
+    _claim(shape)
     return Tensor.zeros(queue, shape, dtype)
 
 
 def ones(queue: Any, shape: Shape, *, dtype: Any = "float32") -> Tensor:
     """All 1."""
+    _claim(shape)
     return Tensor.ones(queue, shape, dtype)
 
 
 def constant(queue: Any, shape: Shape, value: float, *, dtype: Any = "float32") -> Tensor:
     """All `value`."""
+    _claim(shape)
     return Tensor.full(queue, shape, value, dtype)
 
 
@@ -61,6 +95,7 @@ def uniform(
     queue: Any, shape: Shape, low: float = 0.0, high: float = 1.0, *, dtype: Any = "float32", generator: Any = None
 ) -> Tensor:
     """Uniform in [low, high)."""
+    _claim(shape)
     return random.uniform(queue, shape, low, high, dtype=dtype, generator=generator)
 
 
@@ -68,6 +103,7 @@ def normal(
     queue: Any, shape: Shape, mean: float = 0.0, std: float = 1.0, *, dtype: Any = "float32", generator: Any = None
 ) -> Tensor:
     """Normal with the given mean and standard deviation."""
+    _claim(shape)
     return random.normal(queue, shape, mean, std, dtype=dtype, generator=generator)
 
 
@@ -85,9 +121,10 @@ def trunc_normal(
     """Normal, with values outside [low, high] drawn again (on the host)."""
     if not low < high:
         raise ValueError(f"trunc_normal: expected low < high, got {low} and {high}.")
+    _claim(shape)
     size, found = math.prod(shape), np.empty(0)
     for _ in range(1000):
-        draws = normal(queue, (max(2 * size, 64),), mean, std, generator=generator).to_host()
+        draws = random.normal(queue, (max(2 * size, 64),), mean, std, generator=generator).to_host()
         found = np.concatenate([found, draws[(draws >= low) & (draws <= high)]])
         if found.size >= size:
             return Tensor.from_host(queue, found[:size].reshape(shape), dtype)
@@ -150,8 +187,9 @@ def orthogonal(queue: Any, shape: Shape, gain: float = 1.0, *, dtype: Any = "flo
     """Rows (or columns, whichever are fewer) orthonormal times gain, by QR on the host. Source: arXiv:1312.6120."""
     if len(shape) < 2:
         raise ShapeError(f"orthogonal: expected a weight with at least two axes, got shape {shape}.")
+    _claim(shape)
     rows, cols = shape[0], math.prod(shape[1:])
-    draws = normal(queue, (max(rows, cols), min(rows, cols)), generator=generator).to_host().astype(np.float64)
+    draws = random.normal(queue, (max(rows, cols), min(rows, cols)), generator=generator).to_host().astype(np.float64)
     q, r = np.linalg.qr(draws)
     q = q * np.sign(np.diag(r))
     return Tensor.from_host(queue, (gain * (q if rows >= cols else q.T)).reshape(shape), dtype)
@@ -161,7 +199,11 @@ def _in_place(make: Callable[..., Tensor]) -> Callable[..., Any]:
     @functools.wraps(make)
     def fill(target: Any, *args: Any, **kwargs: Any) -> Any:
         value = getattr(target, "value", target)
-        elementwise.assign(value, make(value.queue, value.shape, *args, dtype=value.dtype, **kwargs))
+        token = _left.set(None)
+        try:
+            elementwise.assign(value, make(value.queue, value.shape, *args, dtype=value.dtype, **kwargs))
+        finally:
+            _left.reset(token)
         return target
 
     fill.__name__ = fill.__qualname__ = f"{make.__name__}_"

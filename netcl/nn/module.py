@@ -13,6 +13,7 @@ from netcl.core.dtypes import as_dtype, compute_dtype, is_float
 from netcl.core.errors import CheckpointError, DTypeError
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
+from netcl.nn.recipe import record
 from netcl.ops import elementwise
 
 M = TypeVar("M", bound="Module")
@@ -49,6 +50,10 @@ class Module:
     _buffers: Mapping[str, bool] = {}  # name of a tensor attribute -> whether it is saved
     _before: list[Callable[..., Any]] = []
     _after: list[Callable[..., Any]] = []
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        record(cls)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes."""
@@ -140,9 +145,10 @@ class Module:
         self._buffers = {**self._buffers, name: persistent}
         setattr(self, name, value)
 
-    def replace(self, path: str, value: Parameter) -> None:
-        """Put another parameter at `path`: for tying weights."""
-        for found, owner, name, _ in list(self._paths("", Parameter)):
+    def replace(self, path: str, value: Parameter | Tensor) -> None:
+        """Put another parameter (or a tensor in the place of a buffer) at `path`: for tying."""
+        kind = Parameter if isinstance(value, Parameter) else Tensor
+        for found, owner, name, _ in list(self._paths("", kind)):
             if found == path:
                 head, _, rest = name.partition(".")
                 held = getattr(owner, head)
@@ -153,7 +159,7 @@ class Module:
                 else:
                     setattr(owner, head, value)
                 return
-        raise KeyError(f"{type(self).__name__}.replace: expected the path of a parameter, got {path!r}.")
+        raise KeyError(f"{type(self).__name__}.replace: expected the path of a {kind.__name__}, got {path!r}.")
 
     # -- modes -----------------------------------------------------------------------------------------------------
 
@@ -251,20 +257,23 @@ class Module:
         shapes = {k: (tuple(np.shape(state[k])), own[k].shape) for k in own if k in state}
         wrong = [f"{k}: {theirs} for {ours}" for k, (theirs, ours) in shapes.items() if theirs != ours]
         lines = [f"shapes differ: {', '.join(wrong)}"] if wrong else []
+        types = {k: _dtype_of(state[k]) for k in shapes}
+        odd = [f"{k}: {theirs} for {own[k].dtype}" for k, theirs in types.items() if not _fits(theirs, own[k].dtype)]
+        lines += [f"types differ: {', '.join(odd)}"] if odd else []
         if strict:
             lines += [f"missing: {', '.join(keys.missing_keys)}"] if keys.missing_keys else []
             lines += [f"unexpected: {', '.join(keys.unexpected_keys)}"] if keys.unexpected_keys else []
         if lines:
-            fix = "" if wrong else "; pass strict=False to load what fits"
+            fix = "" if wrong or odd else "; pass strict=False to load what fits"
             where, found = f"{type(self).__name__}.load_state_dict", "; ".join(lines)
-            raise CheckpointError(f"{where}: expected the keys and shapes of the model, got {found}{fix}.")
+            raise CheckpointError(f"{where}: expected the keys, shapes and types of the model, got {found}{fix}.")
         return keys
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Keys:
         """Write tensors or arrays into parameters and buffers of the same path, in place.
 
-        Raises CheckpointError listing everything that does not fit, before anything is changed: wrong shapes always,
-        missing and unexpected keys when `strict`. Returns those keys.
+        Raises CheckpointError listing everything that does not fit, before anything is changed: wrong shapes and types
+        always, missing and unexpected keys when `strict`. Returns those keys. Numbers are cast, floats not to integers.
         """
         keys = self.check_state(state, strict)
         for key, value in self.named_state().items():
@@ -313,6 +322,19 @@ class Module:
 
 def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
+
+
+def _dtype_of(value: Any) -> Any:
+    return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+
+
+def _fits(theirs: Any, ours: Any) -> bool:
+    """Whether numbers of one dtype can be written into another: whatever we know, but no floats into integers."""
+    try:
+        found = as_dtype(theirs)
+    except DTypeError:
+        return False
+    return is_float(ours) or not is_float(found)
 
 
 def _caster(dtype: Any) -> Callable[[Tensor], Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 from netcl.nn.activation import ReLU
@@ -27,11 +26,12 @@ class MLP(Module):
         queue = queue_of("MLP", queue)
         self.input_dim, self.hidden_dim, self.output_dim = input_dim, hidden_dim, output_dim
         self.num_hidden_layers, self.activation = num_hidden_layers, activation
-        sizes = [input_dim, *[hidden_dim] * num_hidden_layers]
         layers: list[Module] = []
-        for n, m in pairwise(sizes):
-            layers += [Linear(queue, n, m), activation()]
-        self.layers = Sequential(*layers, Linear(queue, sizes[-1], output_dim))
+        width = input_dim
+        for _ in range(num_hidden_layers):
+            layers += [Linear(queue, width, hidden_dim), activation()]
+            width = hidden_dim
+        self.layers = Sequential(*layers, Linear(queue, width, output_dim))
 
     def forward(self, x: Any) -> Any:
         """(..., input_dim) -> (..., output_dim)."""
