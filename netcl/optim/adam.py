@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from netcl.optim.optimizer import Group, Optimizer, require
+from netcl.core.arguments import flag, number
+from netcl.optim.optimizer import Group, Optimizer
 
 
 class Adam(Optimizer):
@@ -19,6 +20,7 @@ class Adam(Optimizer):
     """
 
     prefix = "adam"
+    rows = ("adam", "adam_amsgrad")
 
     def __init__(
         self,
@@ -29,17 +31,21 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
     ) -> None:
-        super().__init__(params, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
 
     def check(self, group: Group) -> None:
-        """Betas in [0, 1), eps at least 0."""
+        """Two betas in [0, 1), eps at least 0."""
         super().check(group)
-        require(self, "betas", group["betas"], all(0 <= b < 1 for b in group["betas"]), "in [0, 1)")
-        require(self, "eps", group["eps"], group["eps"] >= 0, "at least 0")
+        where, betas = type(self).__name__, group["betas"]
+        if not isinstance(betas, Sequence) or isinstance(betas, str) or len(betas) != 2:
+            raise ValueError(f"{where}: expected betas as two numbers, got {betas!r}.")
+        group["betas"] = tuple(number(where, "betas", b, 0, 1) for b in betas)
+        group["eps"] = number(where, "eps", group["eps"], 0)
+        group["amsgrad"] = flag(where, "amsgrad", group["amsgrad"])
 
     def row(self, group: Group) -> str:
         """adam or adamw, with _amsgrad."""
-        return self.prefix + "_amsgrad" * bool(group["amsgrad"])
+        return self.prefix + "_amsgrad" * group["amsgrad"]
 
     def scalars(self, group: Group, step: int) -> dict[str, float]:
         """Bias corrections in double precision, from the step count."""
@@ -57,6 +63,7 @@ class AdamW(Adam):
     """
 
     prefix = "adamw"
+    rows = ("adamw", "adamw_amsgrad")
 
     def __init__(
         self,

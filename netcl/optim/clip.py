@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from netcl.core.arguments import flag, number
 from netcl.core.dtypes import FLOAT32
-from netcl.core.errors import GradientError
+from netcl.core.errors import DTypeError, GradientError
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import Chain, run
 from netcl.ops.update import total_norm, update
+from netcl.optim.optimizer import listed
 
 # an infinite norm would give factor 0 and wipe the gradients out: it gives NaN, which the update leaves alone
 dialect.define_function("CLIP_FACTOR", ("a", "most"), "where(a - a == 0, where(most < a, most / (a + 1e-6), 1), a - a)")
@@ -20,11 +22,11 @@ _FACTOR = Chain("netcl_clip_factor", ("v0",), ("most",), (("y", "CLIP_FACTOR", (
 
 def _gradients(where: str, parameters: Any) -> list[Tensor]:
     """The gradients there are, each once."""
-    given = [parameters] if hasattr(parameters, "grad") else list(parameters)
-    grads = {id(p): p.grad for p in given if p.grad is not None}
-    if not given:
-        raise ValueError(f"{where}: expected at least one parameter, got none.")
-    return list(grads.values())
+    given = listed(where, parameters)
+    wrong = next((p for p in given if not hasattr(p, "grad")), None)
+    if wrong is not None:
+        raise DTypeError(f"{where}: expected Parameters, got {type(wrong).__name__}.")
+    return list({id(p): p.grad for p in given if p.grad is not None}.values())
 
 
 def clip_grad_norm_(
@@ -35,8 +37,16 @@ def clip_grad_norm_(
     factor = max_norm / (norm + 1e-6) where the norm is above max_norm. Returns the norm before scaling, shape (1,), on
     the device; None when there is no gradient. A norm that is NaN or infinite leaves the gradients as they are; with
     `error_if_nonfinite` it raises GradientError, which costs a wait for the device.
+
+    Args: max_norm: at least 0; infinity only measures. norm_type: above 0; infinity for the largest element.
     """
-    grads = _gradients("clip_grad_norm_", parameters)
+    where = "clip_grad_norm_"
+    max_norm = number(where, "max_norm", max_norm, 0, infinite=True)
+    norm_type = number(where, "norm_type", norm_type, infinite=True)
+    if norm_type <= 0:
+        raise ValueError(f"{where}: expected norm_type above 0, got {norm_type}.")
+    flag(where, "error_if_nonfinite", error_if_nonfinite)
+    grads = _gradients(where, parameters)
     if not grads:
         return None
     norm = total_norm(grads, norm_type)
@@ -48,7 +58,8 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Iterable[Any], clip_value: float) -> None:
-    """Limit every element of every gradient to [-clip_value, clip_value], in place."""
+    """Limit every element of every gradient to [-clip_value, clip_value], in place; clip_value is at least 0."""
+    clip_value = number("clip_grad_value_", "clip_value", clip_value, 0, infinite=True)
     grads = _gradients("clip_grad_value_", parameters)
     if grads:
         update("limit", grads, most=float(clip_value))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from netcl.core.errors import CheckpointError, DTypeError, ShapeError
+from netcl.core.arguments import number
+from netcl.core.dtypes import FLOAT32
+from netcl.core.errors import DTypeError, GradientError, ShapeError
 from netcl.core.live import each_step, only_while
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion import many as multi
 from netcl.ops import elementwise
 from netcl.ops.update import Updater
+from netcl.optim import saved
 
 Group = dict[str, Any]
 
@@ -45,26 +47,27 @@ class Optimizer:
     holds the step count and the states of parameter p. Parameters without a gradient are left alone.
     """
 
+    rows: tuple[str, ...] = ()  # every row that settings may ask for: states of others are refused; () takes any
+
     def __init__(self, params: Iterable[Any], **defaults: Any) -> None:
+        self.check(defaults)
         self.defaults = defaults
         self.param_groups: list[Group] = []
         self.state: dict[Any, dict[str, Any]] = {}
         self._slabs: dict[int, tuple[str, list[Slab]]] = {}  # by position of the group: row and slabs
         self._last: list[list[dict[str, Any]]] = []  # the states that the latest step counted, launch by launch
         self._made = 0  # how often states moved to other memory
-        given = list(params.values() if isinstance(params, Mapping) else params)
-        if not given:
-            raise ValueError(f"{type(self).__name__}: expected at least one parameter, got none.")
+        given = listed(type(self).__name__, params)
         for group in given if isinstance(given[0], dict) else [{"params": given}]:
             self.add_param_group(group)
 
     # -- what a subclass says --------------------------------------------------------------------------------------
 
     def check(self, group: Group) -> None:
-        """Raise ValueError for settings that make no sense."""
-        require(self, "lr", group["lr"], group["lr"] >= 0, "at least 0")
-        decay = group.get("weight_decay", 0.0)
-        require(self, "weight_decay", decay, decay >= 0, "at least 0")
+        """Raise ValueError or TypeError for settings that make no sense; numbers become Python's."""
+        for name in ("lr", "weight_decay", "initial_lr"):
+            if name in group:
+                group[name] = number(type(self).__name__, name, group[name], 0)
 
     def row(self, group: Group) -> str:
         """The update row that these settings ask for."""
@@ -78,32 +81,35 @@ class Optimizer:
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add parameters with settings of their own."""
-        params = group["params"]
-        params = [params] if hasattr(params, "value") else list(params)
+        where = type(self).__name__
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise ValueError(f'{where}: expected groups as {{"params": [...], "lr": ...}}, got {group!r}.')
+        params = listed(where, group["params"], least=0)
         known = {id(p) for g in self.param_groups for p in g["params"]}
         unique: dict[int, Any] = {}
         for p in params:
             p = self._parameter(p)
             if id(p) in known:
-                raise ValueError(
-                    f"{type(self).__name__}: expected each parameter in one group, got {p.name or p.shape} twice."
-                )
+                raise ValueError(f"{where}: expected each parameter in one group, got {p.name or p.shape} twice.")
             unique[id(p)] = p
         settings = {**self.defaults, **group, "params": list(unique.values())}
         extra = set(settings) - set(self.defaults) - {"params", "initial_lr"}
         if extra:
             choices = ", ".join(self.defaults)
-            raise ValueError(f"{type(self).__name__}: expected settings among {choices}, got {sorted(extra)}.")
+            raise ValueError(f"{where}: expected settings among {choices}, got {sorted(map(str, extra))}.")
         self.check(settings)
         self.param_groups.append(settings)
 
     def _parameter(self, p: Any) -> Any:
-        if isinstance(p, tuple) and len(p) == 2:
-            name, p = p
-            if hasattr(p, "name") and p.name is None:
-                p.name = name
+        name, p = p if isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) else (None, p)
         if not hasattr(p, "value") or not hasattr(p, "grad"):
             raise DTypeError(f"{type(self).__name__}: expected Parameters, got {type(p).__name__}.")
+        if getattr(p, "tape", None) is not None:
+            raise GradientError(
+                f"{type(self).__name__}: expected Parameters, got the result of {p.op_name!r}; no step changes that."
+            )
+        if name is not None and getattr(p, "name", name) is None:
+            p.name = name
         return p
 
     def parameters(self) -> Iterator[Any]:
@@ -120,7 +126,7 @@ class Optimizer:
         where it is NaN or infinite the device changes nothing (`skip_last` then takes the counts back).
         """
         loss = closure() if closure is not None else None
-        self._check_gradients()
+        self._check_gradients(gate)
         each_step(self._last.clear)
         for position, group in enumerate(self.param_groups):
             for slab in self._ready(position, group):
@@ -128,8 +134,11 @@ class Optimizer:
         only_while(self._unchanged())
         return loss
 
-    def _check_gradients(self) -> None:
+    def _check_gradients(self, gate: Tensor | None) -> None:
         """Raise ShapeError, DTypeError or DeviceError before any parameter or count changes."""
+        if gate is not None and not (isinstance(gate, Tensor) and gate.size == 1 and gate.dtype == FLOAT32):
+            got = f"{gate.shape} {gate.dtype}" if isinstance(gate, Tensor) else type(gate).__name__
+            raise ShapeError(f"{type(self).__name__}: expected gate as one float32 on the device, got {got}.")
         for p in self.parameters():
             grad, value = p.grad, p.value
             if grad is None or (grad.__class__ is Tensor and grad.shape == value.shape and grad.queue is value.queue):
@@ -235,7 +244,10 @@ class Optimizer:
     def state_dict(self, copy: bool = True) -> dict[str, Any]:
         """{"state": {name: {"step": 3, "m": Tensor}}, "param_groups": [...]}; with copy=False tensors stay live."""
         keys = iter(self.names())
-        groups = [{**g, "params": [next(keys) for _ in g["params"]]} for g in self.param_groups]
+        groups = [
+            {**g, "params": [next(keys) for _ in g["params"]], "update": self._slabs.get(i, (self.row(g),))[0]}
+            for i, g in enumerate(self.param_groups)
+        ]
         state = {
             key: {k: v.copy() if copy and isinstance(v, Tensor) else v for k, v in self.state[p].items()}
             for key, p in zip(self.names(), self.parameters())
@@ -243,54 +255,43 @@ class Optimizer:
         }
         return {"state": state, "param_groups": groups}
 
-    def _matched(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameter behind each name in a saved state: by name, or by position where names differ."""
-        theirs = [name for g in state["param_groups"] for name in g["params"]]
-        by_name = dict(zip(self.names(), self.parameters()))
-        return by_name if set(by_name) == set(theirs) else dict(zip(theirs, self.parameters()))
+    def check_state(self, state: Mapping[str, Any], by_position: bool = False) -> None:
+        """Raise CheckpointError for what `load_state_dict` would refuse."""
+        saved.checked(self, state, by_position)
 
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise CheckpointError when groups, parameters or shapes do not fit."""
-        where, saved = f"{type(self).__name__}.load_state_dict", state["param_groups"]
-        ours, theirs = ([len(g["params"]) for g in groups] for groups in (self.param_groups, saved))
-        if ours != theirs:
-            raise CheckpointError(f"{where}: expected groups of {ours} parameters, got {theirs}.")
-        wrong = [
-            f"{name}.{key} {np.shape(v)} for {p.shape}"
-            for name, p in self._matched(state).items()
-            for key, v in state["state"].get(name, {}).items()
-            if key != "step" and tuple(v.shape) != p.shape
-        ]
-        if wrong:
-            raise CheckpointError(f"{where}: expected states shaped like their parameters, got {', '.join(wrong)}.")
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over settings and states from `state_dict`, by parameter name, or by position where names differ.
+    def load_state_dict(self, state: Mapping[str, Any], by_position: bool = False) -> None:
+        """Take over settings and states from `state_dict`, by parameter name, or by position if `by_position`.
 
         States that exist are written in place, so recorded steps go on with them. Raises CheckpointError, changing
-        nothing, when groups, parameters or shapes do not fit.
+        nothing, for a state of another kind of optimizer, for other groups or names, for missing moments, and for
+        shapes, counts and settings that make no sense.
         """
-        self.check_state(state)
-        for group, other in zip(self.param_groups, state["param_groups"]):
-            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in other.items() if k != "params"})
-        for name, p in self._matched(state).items():
-            self._restore(p, state["state"].get(name, {}))
+        groups, states = saved.checked(self, state, by_position)
+        for position, (group, settings) in enumerate(zip(self.param_groups, groups)):
+            group.update(settings)
+            if position in self._slabs and self._slabs[position][0] != self.row(group):
+                self._made += 1
+                for p in group["params"]:  # states of another row
+                    self.state.pop(p, None)
+                del self._slabs[position]
+        for p, values in zip(self.parameters(), states):
+            self._restore(p, values)
 
-    def _restore(self, p: Any, saved: Mapping[str, Any]) -> None:
-        """Make `saved` the state of p, in place where p has one; nothing saved means a fresh start."""
+    def _restore(self, p: Any, values: Mapping[str, Any]) -> None:
+        """Make `values` the state of p, in place where p has one; nothing saved means a fresh start."""
         here = self.state.get(p)
         if here is None:
-            if saved:
-                self.state[p] = {k: v if k == "step" else _adopt(p, v) for k, v in saved.items()}
+            if values:
+                self.state[p] = {k: v if k == "step" else _adopt(p, v) for k, v in values.items()}
             return
         for name, value in here.items():
             if not isinstance(value, Tensor):
-                here[name] = saved.get(name, 0)
-            elif name in saved or name == "master":
-                elementwise.assign(value, _adopt(p, saved.get(name, p.value)))
+                here[name] = values.get(name, 0)
+            elif name in values or name == "master":
+                elementwise.assign(value, _adopt(p, values.get(name, p.value)))
             else:
                 value.fill_(0)
-        here.update({k: _adopt(p, v) for k, v in saved.items() if k not in here})
+        here.update({k: _adopt(p, v) for k, v in values.items() if k not in here})
 
     def __repr__(self) -> str:
         lines = []
@@ -307,7 +308,17 @@ def _adopt(p: Any, value: Any) -> Tensor:
     return Tensor.from_host(p.value.queue, np.asarray(value))
 
 
-def require(owner: Any, name: str, value: Any, good: bool, expected: str) -> None:
-    """Raise ValueError in the house form unless `good`."""
-    if not good or (isinstance(value, float) and math.isnan(value)):
-        raise ValueError(f"{type(owner).__name__}: expected {name} {expected}, got {value}.")
+def listed(where: str, params: Any, least: int = 1) -> list[Any]:
+    """Parameters, named parameters or groups as a list."""
+    if hasattr(params, "value") and hasattr(params, "grad"):
+        return [params]
+    if isinstance(params, Mapping):
+        params = params.values()
+    if isinstance(params, (set, frozenset)) or not isinstance(params, Iterable):
+        hint = "; pass its parameters()" if hasattr(params, "parameters") else ""
+        hint = "; a set has no order of its own" if isinstance(params, (set, frozenset)) else hint
+        raise DTypeError(f"{where}: expected a list of Parameters, got {type(params).__name__}{hint}.")
+    found = list(params)
+    if len(found) < least:
+        raise ValueError(f"{where}: expected at least one parameter, got none.")
+    return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from netcl.optim.optimizer import Group, Optimizer, require
+from netcl.core.arguments import flag, number
+from netcl.optim.optimizer import Group, Optimizer
 
 
 class RMSprop(Optimizer):
@@ -15,6 +16,8 @@ class RMSprop(Optimizer):
 
     Source: Hinton, Neural Networks for Machine Learning, lecture 6e; Graves 2013, arXiv:1308.0850 (centered).
     """
+
+    rows = ("rmsprop", "rmsprop_momentum", "rmsprop_centered", "rmsprop_centered_momentum")
 
     def __init__(
         self,
@@ -33,9 +36,11 @@ class RMSprop(Optimizer):
     def check(self, group: Group) -> None:
         """alpha in [0, 1), the rest at least 0."""
         super().check(group)
-        require(self, "alpha", group["alpha"], 0 <= group["alpha"] < 1, "in [0, 1)")
+        where = type(self).__name__
+        group["alpha"] = number(where, "alpha", group["alpha"], 0, 1)
         for name in ("eps", "momentum"):
-            require(self, name, group[name], group[name] >= 0, "at least 0")
+            group[name] = number(where, name, group[name], 0)
+        group["centered"] = flag(where, "centered", group["centered"])
 
     def row(self, group: Group) -> str:
         """rmsprop, with _centered and _momentum."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from netcl.optim.optimizer import Group, Optimizer, require
+from netcl.core.arguments import flag, number
+from netcl.optim.optimizer import Group, Optimizer
 
 
 class SGD(Optimizer):
@@ -16,6 +17,8 @@ class SGD(Optimizer):
 
     Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
     """
+
+    rows = ("sgd", "momentum", "nesterov")
 
     def __init__(
         self,
@@ -31,12 +34,17 @@ class SGD(Optimizer):
         )
 
     def check(self, group: Group) -> None:
-        """Nesterov needs momentum and no dampening."""
+        """Momentum and dampening at least 0; Nesterov needs momentum and no dampening."""
         super().check(group)
-        require(self, "momentum", group["momentum"], group["momentum"] >= 0, "at least 0")
-        plain = group["momentum"] > 0 and group["dampening"] == 0
-        given = f"{group['momentum']} and dampening {group['dampening']}"
-        require(self, "momentum", given, not group["nesterov"] or plain, "above 0 and dampening 0 with nesterov=True")
+        where = type(self).__name__
+        for name in ("momentum", "dampening"):
+            group[name] = number(where, name, group[name], 0)
+        group["nesterov"] = flag(where, "nesterov", group["nesterov"])
+        if group["nesterov"] and not (group["momentum"] and not group["dampening"]):
+            raise ValueError(
+                f"{where}: expected momentum above 0 and dampening 0 with nesterov=True, got {group['momentum']} and "
+                f"{group['dampening']}."
+            )
 
     def row(self, group: Group) -> str:
         """sgd, momentum or nesterov."""

@@ -315,7 +315,7 @@ def test_a_state_that_does_not_fit_changes_nothing(queue):
     p, q = parameter(queue, [1.0]), parameter(queue, [1.0, 2.0])
     opt, other = Adam([p]), Adam([q], lr=0.5)
     train(opt, [p], 1, 0)
-    with pytest.raises(CheckpointError, match=r"0\.m \(1,\) for \(2,\)"):
+    with pytest.raises(CheckpointError, match=r"expected 0\.m as floats of shape \(2,\), .* got \(1,\)"):
         other.load_state_dict(opt.state_dict())
     assert other.param_groups[0]["lr"] == 0.5 and not other.state
     with pytest.raises(CheckpointError, match="groups of"):
