@@ -7,6 +7,7 @@ from typing import Any
 import netcl.autograd as ag
 from netcl.core.errors import ShapeError
 from netcl.nn import init
+from netcl.nn.inputs import input_of
 from netcl.nn.module import Module
 from netcl.nn.parameter import Parameter, queue_of
 
@@ -21,6 +22,7 @@ class Conv2d(Module):
 
     kernel_size, stride, padding and dilation are numbers or (height, width). padding="same" keeps height and width
     (stride 1, odd kernels). weight (O, C / groups, KH, KW) is uniform in +-1 / sqrt(fan_in), bias zero, as in Linear.
+    A floating input is cast to the weight's dtype.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Conv2d(Module):
 
     def _inputs(self, x: Any) -> tuple[Any, ...]:
         """What the op takes, checked."""
+        x = input_of("Conv2d", x, self.weight.value.dtype)
         if len(x.shape) != 4 or x.shape[1] != self.in_channels:
             raise ShapeError(
                 f"Conv2d: expected input of shape (N, {self.in_channels}, H, W), got {x.shape}; "

@@ -7,6 +7,7 @@ from typing import Any
 import netcl.autograd as ag
 from netcl.core.errors import ShapeError
 from netcl.nn import init
+from netcl.nn.inputs import input_of
 from netcl.nn.module import Module
 from netcl.nn.parameter import Parameter, queue_of
 
@@ -15,7 +16,7 @@ class Linear(Module):
     """y = x W^T + b: (..., in_features) -> (..., out_features).
 
     weight (out_features, in_features) is uniform in +-1 / sqrt(in_features) (Kaiming uniform with a = sqrt(5)), bias
-    zero. Source: He et al. 2015, arXiv:1502.01852.
+    zero. A floating input is cast to the weight's dtype. Source: He et al. 2015, arXiv:1502.01852.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Linear(Module):
 
     def _inputs(self, x: Any) -> tuple[Any, ...]:
         """What the op takes, checked."""
+        x = input_of("Linear", x, self.weight.value.dtype)
         if not x.shape or x.shape[-1] != self.in_features:
             rest = f"({x.shape[0]}, -1)" if x.shape else "(1, -1)"
             raise ShapeError(

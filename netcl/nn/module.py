@@ -196,7 +196,8 @@ class Module:
     def to(self: M, target: Any) -> M:
         """Move everything to a queue (or what has a `.queue`), or floats to a dtype, in place; gradients are dropped.
 
-        Buffers are kept in the type that is computed in: float32 for float16 and bfloat16.
+        Buffers are kept in the type that is computed in: float32 for float16 and bfloat16. Layers cast floating inputs
+        to the dtype of their parameters, so a float32 batch may be given to a float16 model.
         """
         queue = getattr(target, "queue", target)
         if isinstance(queue, CPUQueue) or hasattr(queue, "int_ptr"):
@@ -215,11 +216,11 @@ class Module:
         return self
 
     def half(self: M) -> M:
-        """Floats as float16; optimizers made afterwards keep float32 masters."""
+        """Floats as float16; optimizers made afterwards keep float32 masters. Layers cast floating inputs to it."""
         return self.to("float16")
 
     def bfloat16(self: M) -> M:
-        """Floats as bfloat16; optimizers made afterwards keep float32 masters."""
+        """Floats as bfloat16; optimizers made afterwards keep float32 masters. Layers cast floating inputs to it."""
         return self.to("bfloat16")
 
     def float(self: M) -> M:

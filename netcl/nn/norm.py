@@ -1,14 +1,15 @@
-"""Normalisation layers."""
+"""Normalisation layers. A floating input is cast to the dtype of the weight, where a layer has one."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import netcl.autograd as ag
-from netcl.core.dtypes import as_dtype, compute_dtype
+from netcl.core.dtypes import DType, as_dtype, compute_dtype
 from netcl.core.errors import ShapeError
 from netcl.core.tensor import Tensor
 from netcl.nn import init
+from netcl.nn.inputs import input_of
 from netcl.nn.module import Module
 from netcl.nn.parameter import Parameter, queue_of
 
@@ -43,6 +44,7 @@ class _BatchNorm(Module):
 
     def forward(self, x: Any, activation: str | None = None) -> Any:
         """Same shape."""
+        x = input_of(type(self).__name__, x, self._dtype(x))
         if len(x.shape) not in self.ranks or x.shape[1] != self.num_features:
             wanted = self.layout.format(c=self.num_features)
             raise ShapeError(f"{type(self).__name__}: expected input of shape {wanted}, got {x.shape}.")
@@ -51,6 +53,13 @@ class _BatchNorm(Module):
             x, self.weight, self.bias, self.running_mean, self.running_var, training, self.momentum, self.eps,
             activation
         )  # fmt: skip
+
+    def _dtype(self, x: Any) -> DType | None:
+        """What a floating input is cast to: the weight's dtype, else that of the running statistics if they differ."""
+        if self.weight is not None:
+            return self.weight.value.dtype
+        kept = None if self.running_mean is None else self.running_mean.dtype
+        return None if kept is None or compute_dtype(getattr(x, "dtype", kept)) == kept else kept
 
     def forward_with(self, x: Any, activation: str) -> Any:
         """activation(forward(x)) as one kernel, for "relu"."""
@@ -105,6 +114,7 @@ class LayerNorm(Module):
 
     def forward(self, x: Any) -> Any:
         """Same shape."""
+        x = input_of(type(self).__name__, x, None if self.weight is None else self.weight.value.dtype)
         axes = trailing(type(self).__name__, x, self.normalized_shape)
         return ag.layer_norm(x, self.weight, self.bias, axes, self.eps)
 
@@ -135,6 +145,7 @@ class RMSNorm(Module):
 
     def forward(self, x: Any) -> Any:
         """Same shape."""
+        x = input_of(type(self).__name__, x, None if self.weight is None else self.weight.value.dtype)
         return ag.rms_norm(x, self.weight, trailing(type(self).__name__, x, self.normalized_shape), self.eps)
 
     def extra_repr(self) -> str:
@@ -167,6 +178,7 @@ class GroupNorm(Module):
 
     def forward(self, x: Any) -> Any:
         """Same shape."""
+        x = input_of("GroupNorm", x, None if self.weight is None else self.weight.value.dtype)
         if len(x.shape) < 2 or x.shape[1] != self.num_channels:
             raise ShapeError(f"GroupNorm: expected input of shape (N, {self.num_channels}, ...), got {x.shape}.")
         return ag.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)

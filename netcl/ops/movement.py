@@ -49,7 +49,7 @@ def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def _concatenate(*arrays: np.ndarray, axis: int, dtype: Any) -> np.ndarray:
-    return np.concatenate(arrays, axis).astype(dtype, copy=False)
+    return np.concatenate([a.astype(dtype, copy=False) for a in arrays], axis)
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:

@@ -259,8 +259,10 @@ def test_errors(queue):
         attention(q, k, k, key_padding_mask=Tensor.zeros(queue, (2, 6)))
     with pytest.raises(ShapeError, match="window"):
         attention(q, k, k, window=0)
-    with pytest.raises(DTypeError, match="one float dtype"):
-        attention(q, k.astype("float16"), k)
+    with pytest.raises(DTypeError, match="attention: expected a floating k, got int32"):
+        attention(q, k.astype("int32"), k)
+    with pytest.raises(DTypeError, match="attention: expected floating q, k and v, got int32"):
+        attention(*(t.astype("int32") for t in (q, k, k)))
     o, lse = attention(q, k, k)
     with pytest.raises(ShapeError, match="lse of shape"):
         attention_grad(o, q, k, k, o, lse[:, :2])

@@ -144,7 +144,7 @@ def _matmul(a: Any, b: Any, **_: Any) -> Facts:
 def _linear(x: Any, w: Any, b: Any = None, **_: Any) -> Facts:
     if x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: expected input with last axis {w.shape[-1]}, got shape {x.shape}.")
-    return (*x.shape[:-1], w.shape[0]), as_dtype(common_dtype(x.dtype, w.dtype))
+    return (*x.shape[:-1], w.shape[0]), _promoted(x, w, b)
 
 
 @rule("conv2d", "conv2d_relu")
@@ -157,7 +157,7 @@ def _conv2d(
     size = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x.shape[2:], w.shape[2:], *pairs, strict=True)
     ]
-    return (x.shape[0], w.shape[0], *size), as_dtype(common_dtype(x.dtype, w.dtype))
+    return (x.shape[0], w.shape[0], *size), _promoted(x, w, b)
 
 
 @rule("max_pool2d", "avg_pool2d")
@@ -178,6 +178,11 @@ def _pool2d(x: Any, kernel_size: Any, **window: Any) -> Facts:
 @rule("cross_entropy")
 def _cross_entropy(z: Any, target: Any, reduction: str = "mean", **_: Any) -> Facts:
     return (1,) if reduction != "none" else (z.shape[0], *z.shape[2:]), z.dtype
+
+
+def _promoted(*operands: Any) -> DType:
+    """The common dtype of the operands that are given."""
+    return as_dtype(common_dtype(*(x.dtype for x in operands if x is not None)))
 
 
 def _pair(value: Any) -> tuple[int, int]:

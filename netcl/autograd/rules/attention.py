@@ -7,6 +7,7 @@ from typing import Any
 
 from netcl.autograd.jit import shapes
 from netcl.autograd.op import register_op
+from netcl.core.dtypes import as_dtype, common_dtype
 from netcl.core.tensor import Tensor
 from netcl.ops.attend import op as attention
 
@@ -22,4 +23,4 @@ register_op("attention", attention.attention, _attention_grad, saves=("y", 0, 1,
 
 @shapes.rule("attention")
 def _attention_shape(q: Any, k: Any, v: Any, **_: Any) -> shapes.Facts:
-    return q.shape, q.dtype
+    return q.shape, as_dtype(common_dtype(q.dtype, k.dtype, v.dtype))

@@ -8,7 +8,7 @@ from typing import Any
 from netcl.autograd.jit import shapes
 from netcl.autograd.op import register_op
 from netcl.core import layout
-from netcl.core.dtypes import BOOL, INT64, as_dtype
+from netcl.core.dtypes import BOOL, INT64, as_dtype, common_dtype
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.create import factories as create
@@ -90,7 +90,12 @@ def _gathered(x: Any, index: Any, axis: int) -> shapes.Facts:
     return index.shape, x.dtype
 
 
-@shapes.rule("scatter_add", "tril", "triu")
+@shapes.rule("scatter_add")
+def _scattered(x: Any, index: Any, src: Any, axis: int) -> shapes.Facts:
+    return x.shape, as_dtype(common_dtype(x.dtype, src.dtype))
+
+
+@shapes.rule("tril", "triu")
 def _alike(x: Any, *_: Any, **__: Any) -> shapes.Facts:
     return x.shape, x.dtype
 

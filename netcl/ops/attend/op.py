@@ -18,6 +18,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, FLOAT32, UINT8, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.ops.matmul import promote
 
 OPTIONS = ("-cl-mad-enable",)
 LARGEST = 512  # head size that the kernels hold in local memory and registers
@@ -55,9 +56,10 @@ def attention(
     Shapes: q (B, H, Tq, D), k and v (B, H_kv, Tk, D) with H_kv dividing H (query head h uses head h // (H / H_kv));
     returns o (B, H, Tq, D) and lse (B, H, Tq) in the compute dtype. Any strides.
     Memory: o, lse, and on CPU devices a packed copy of k; no map of scores.
-    Raises: ShapeError for shapes that do not fit, DTypeError for dtypes that differ or are not floats.
+    Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018, arXiv:1805.02867.
     """
+    q, k, v = _alike("attention", q, k, v)
     geometry = check("attention", q, k, v, causal, scale, key_padding_mask, window)
     tensors = [q, k, v] if key_padding_mask is None else [q, k, v, key_padding_mask]
     queue = same_queue("attention", *tensors)
@@ -85,7 +87,9 @@ def attention_grad(
 
     With p = exp(s - lse), delta_i = g_i . o_i: ds = p (g v^T - delta), dq = scale ds k, dk = scale ds^T q, dv = p^T g.
     Scores are computed again, block by block; no atomics, so results repeat exactly.
+    All three have the dtype that q, k and v promote to.
     """
+    q, k, v = _alike("attention_grad", q, k, v)
     geometry = check("attention_grad", q, k, v, causal, scale, key_padding_mask, window)
     for name, t, shape in (("g", g, q.shape), ("o", o, q.shape), ("lse", lse, q.shape[:3])):
         if t.shape != shape:
@@ -109,6 +113,16 @@ def attention_grad(
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
+def _alike(where: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """q, k and v in their common dtype."""
+    if q.dtype is k.dtype is v.dtype:
+        return q, k, v
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        if not is_float(t.dtype):
+            raise DTypeError(f"{where}: expected a floating {name}, got {t.dtype}; convert it with astype.")
+    return promote(q, k, v)
+
+
 def check(
     where: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, mask: Tensor | None,
     window: int | None,
@@ -117,8 +131,8 @@ def check(
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.ndim != 4:
             raise ShapeError(f"{where}: expected {name} of shape (B, H, T, D), got {t.shape}.")
-    if not is_float(q.dtype) or k.dtype != q.dtype or v.dtype != q.dtype:
-        raise DTypeError(f"{where}: expected q, k and v of one float dtype, got {q.dtype}, {k.dtype} and {v.dtype}.")
+    if not is_float(q.dtype):
+        raise DTypeError(f"{where}: expected floating q, k and v, got {q.dtype}; convert them with astype.")
     batch, heads, queries, size = q.shape
     groups, keys = k.shape[1:3]
     if k.shape != v.shape or k.shape[0] != batch or k.shape[3] != size:

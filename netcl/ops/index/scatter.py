@@ -26,6 +26,7 @@ from netcl.ops.elementwise import add, assign, contiguous, copy
 from netcl.ops.index.pick import check_gathered, check_index_dtype, check_on_host, line_of, pick, three
 from netcl.ops.index.scan import is_wide
 from netcl.ops.index.sort import order_of_rows
+from netcl.ops.product.op import promote
 from netcl.runtime.cache import get_kernel
 
 NONE = -1  # no position is left out
@@ -39,8 +40,8 @@ _NAMES = ("add_columns", "make_keys", "rank_keys", "sum_blocks", "sum_rows")
 def scatter_add(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
     """`x` with `src` added along `axis`: y[index[i, j, k], j, k] += src[i, j, k] for axis 0.
 
-    Shapes: index and src alike, of the rank of x and at most its lengths except along `axis`; src has the dtype of x.
-    Raises IndexOutOfRange for indices outside [0, length) (see pick.py), DTypeError, ShapeError.
+    Shapes: index and src alike, of the rank of x and at most its lengths except along `axis`. The dtypes of x and src
+    promote as in NumPy. Raises IndexOutOfRange for indices outside [0, length) (see pick.py), ShapeError.
     """
     same_queue("scatter_add", x, index, src)
     axis = layout.as_axis("scatter_add", axis, x.ndim)
@@ -48,8 +49,9 @@ def scatter_add(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
     check_gathered("scatter_add", x.shape, index.shape, axis)
     if src.shape != index.shape:
         raise ShapeError(f"scatter_add: expected src of the index's shape {index.shape}, got {src.shape}.")
-    if src.dtype != x.dtype or x.dtype == BOOL:
-        raise DTypeError(f"scatter_add: expected x and src of one dtype, not bool, got {x.dtype} and {src.dtype}.")
+    x, src = promote(x, src)
+    if x.dtype == BOOL:
+        raise DTypeError("scatter_add: expected numbers, got bool; convert with astype.")
     if index.size == 0:
         return copy(x)
     region = _region(x.shape, index.shape, axis)

@@ -24,7 +24,7 @@ from netcl.ops import elementwise, reduction
 from netcl.ops.nvidia import probe
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.dual import Factors, gemm_pair, may_share
-from netcl.ops.product.op import Product, describe, gemm, plan_of
+from netcl.ops.product.op import Product, describe, gemm, plan_of, promote
 
 FEW = 1 << 16  # elements of g up to which masking inside the product is cheaper than a launch on CPU devices
 
@@ -67,7 +67,10 @@ def masked(g: Tensor, y: Tensor) -> Tensor:
 def gradients(
     g: Tensor, x: Tensor, w: Tensor, y: Tensor | None = None, needs: tuple[bool, bool, bool] = (True, True, True)
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """(dx, dw, db) for g and y (rows, out), x (rows, in), w (out, in); None for those that nobody needs."""
+    """(dx, dw, db) for g and y (rows, out), x (rows, in), w (out, in); None for those that nobody needs.
+
+    Each has the dtype that g and the other factor promote to; the tape casts it to that of its operand.
+    """
     if needs[0] and needs[1] and may_share(g.queue) and (y is None or y.strides == g.strides):
         both = gemm_pair(Factors(g, w, y), Factors(g.T, x, None if y is None else y.T, needs[2]))
         if both is not None:
@@ -82,7 +85,9 @@ def gradients(
 
 def weight_grad(g: Tensor, x: Tensor, y: Tensor | None = None, bias: bool = True) -> tuple[Tensor, Tensor | None]:
     """(dw, db) for g and y (rows, out), x (rows, in): dw (out, in), db (out,) or None without `bias`."""
-    if (y is None and not bias) or not masks_inside(g, y, x.shape[1]) or x.dtype != g.dtype:
+    if x.dtype is not g.dtype:
+        g, x = promote(g, x)
+    if (y is None and not bias) or not masks_inside(g, y, x.shape[1]):
         g = g if y is None else masked(g, y)
         return gemm(g.T, x), reduction.sum(g, axis=0) if bias else None
     sums = allocate(g.queue, (g.shape[1],), g.dtype) if bias else None
@@ -91,7 +96,9 @@ def weight_grad(g: Tensor, x: Tensor, y: Tensor | None = None, bias: bool = True
 
 def input_grad(g: Tensor, w: Tensor, y: Tensor | None = None) -> Tensor:
     """dx (rows, in) for g and y (rows, out), w (out, in)."""
-    if y is None or not masks_inside(g, y, w.shape[1]) or w.dtype != g.dtype:
+    if w.dtype is not g.dtype:
+        g, w = promote(g, w)
+    if y is None or not masks_inside(g, y, w.shape[1]):
         return gemm(g if y is None else masked(g, y), w)
     return _product(g, w, y, None)
 

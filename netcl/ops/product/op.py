@@ -132,11 +132,13 @@ def gemm(
     Shapes: a (.., M, K), b (.., K, N), leading axes broadcast; bias (N,); out (.., M, N), any strides.
     All operands have one dtype; an epilogue needs a floating one and excludes `accumulate`. Where a and b are half, out
     may be float: sums that are not rounded, without an epilogue.
+    Raises: DTypeError for operands of several dtypes (`matmul` and `linear` promote), ShapeError for shapes that do not
+    fit.
     """
     key = (
         "gemm", a.shape, a.strides, a.offset & 7, a.dtype.num, b.shape, b.strides, b.offset & 7, b.dtype.num,
         None if out is None else (out.shape, out.strides, out.offset & 7, out.dtype.num),
-        None if bias is None else bias.strides, activation, accumulate, probe.mode(),
+        None if bias is None else (bias.strides, bias.dtype.num), activation, accumulate, probe.mode(),
     )  # fmt: skip
     found = a.queue.netcl_state.plans.get(key)
     if found is None:
@@ -165,16 +167,18 @@ def gemm_keeping(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> 
         a.shape,
         a.strides,
         a.offset & 7,
+        a.dtype,
         b.shape,
         b.strides,
         b.offset & 7,
-        a.dtype,
-        bias is None,
+        b.dtype,
+        None if bias is None else bias.dtype,
         activation,
     )
     plans = queue.netcl_state.plans
     run = plans.get(key)
     if run is None:
+        _check_operands(a, b, bias)
         product = describe(a, b, y, activation, bias is not None, False)[0][1]
         run = plans[key] = plan_of(queue, replace(product, keep=True))
     run(queue, y, a, b, bias, 0, a.offset, b.offset, 1.0, None, z)
@@ -186,6 +190,7 @@ def _first(
     accumulate: bool,
 ) -> Tensor:  # fmt: skip
     """As `gemm` for layouts met the first time: check them, and keep the plan under `key`."""
+    _check_operands(a, b, bias)
     if activation is not None and activation not in ACTIVATIONS:
         raise ShapeError(f"gemm: expected an activation of {', '.join(ACTIVATIONS)} or None, got {activation!r}.")
     if (bias is not None or activation is not None) and (accumulate or not is_float(a.dtype)):
@@ -211,6 +216,18 @@ def _first(
     plan = [(offsets, plan_of(a.queue, product)) for offsets, product in products]
     a.queue.netcl_state.plans[key] = shape, plan
     return gemm(a, b, target if out is not None else None, bias, activation, alpha, accumulate)
+
+
+def _check_operands(a: Tensor, b: Tensor, bias: Tensor | None) -> None:
+    """Raise unless the factors fit each other and the bias, in shape and dtype."""
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        raise ShapeError(f"gemm: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
+    if bias is not None and bias.shape != b.shape[-1:]:
+        raise ShapeError(f"gemm: expected a bias of shape {b.shape[-1:]}, got {bias.shape}.")
+    operands = {"a": a, "b": b} if bias is None else {"a": a, "b": b, "bias": bias}
+    if any(t.dtype != a.dtype for t in operands.values()):
+        found = ", ".join(f"{name} of {t.dtype}" for name, t in operands.items())
+        raise DTypeError(f"gemm: expected operands of one dtype, got {found}; use matmul or linear, which promote.")
 
 
 def _check_wide(a: Tensor, out: Tensor, epilogue: bool) -> None:
