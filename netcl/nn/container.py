@@ -16,6 +16,7 @@ FUSED: dict[type, tuple[str, ...]] = {  # the activations that the kernel of a l
     Linear: PRODUCT, Conv2d: PRODUCT, BatchNorm1d: NORM, BatchNorm2d: NORM,
 }  # fmt: skip
 NAMES: dict[type, str] = {ReLU: "relu", GELU: "gelu", SiLU: "silu"}
+FORWARD: dict[type, Any] = {kind: kind.forward for kind in (*FUSED, *NAMES)}  # what the kernels compute
 
 
 class _List(Module):
@@ -79,9 +80,16 @@ class Sequential(_List):
 def _taken_along(layer: Module, after: Module) -> str | None:
     """The activation `after` by name, when the kernel of `layer` can apply it and nobody looks in between."""
     name = NAMES.get(type(after))
-    if name not in FUSED.get(type(layer), ()) or layer._before or layer._after or after._before or after._after:
+    if name not in FUSED.get(type(layer), ()) or not (_is_plain(layer) and _is_plain(after)):
         return None
     return name if getattr(after, "approximate", "none") == "none" else None
+
+
+def _is_plain(module: Module) -> bool:
+    """Whether calling the module is its class's own forward: no hooks, and no other forward in its place."""
+    kind = type(module)
+    own = "forward" not in module.__dict__ and kind.forward is FORWARD[kind] and kind.__call__ is Module.__call__
+    return own and not (module._before or module._after)
 
 
 class ModuleList(_List):

@@ -414,3 +414,70 @@ def test_a_linear_layer_and_gelu_train_with_one_launch_forward(cl_queue):
     opencl.hooks.remove(hook)
     if profile_of(cl_queue).kind == "cpu":
         assert names == ["gemm", "gemm"]
+
+
+# -- what Sequential fuses ----------------------------------------------------------------------------------------------
+
+
+def layers_to_fuse(queue):
+    yield nn.Linear(queue, 4, 4), (2, 4)
+    yield nn.Conv2d(queue, 3, 3, 3), (2, 3, 5, 5)
+    yield nn.BatchNorm1d(queue, 4), (5, 4)
+    yield nn.BatchNorm2d(queue, 3), (2, 3, 5, 5)
+
+
+def test_a_replaced_forward_is_used_in_sequential(queue):
+    """Set on the layer or on the activation, as wrappers and patches do; also by a subclass; and back again."""
+    for layer, shape in layers_to_fuse(queue):
+        act, x = nn.ReLU(), random_node(queue, *shape)
+        net, fused = nn.Sequential(layer, act).eval(), None
+        fused = net(x).to_host()
+        original = layer.forward
+        layer.forward = lambda x, f=original: ag.mul(f(x), -1.0)
+        np.testing.assert_allclose(net(x).to_host(), np.maximum(-original(x).to_host(), 0), atol=1e-6)
+        del layer.forward
+        act.forward = lambda x: ag.mul(x, 3.0)
+        np.testing.assert_allclose(net(x).to_host(), 3 * original(x).to_host(), atol=1e-5)
+        del act.forward
+        np.testing.assert_array_equal(net(x).to_host(), fused)
+
+
+def test_a_forward_replaced_on_the_class_is_used_in_sequential(queue, monkeypatch):
+    x, net = random_node(queue, 2, 4), nn.Sequential(nn.Linear(queue, 4, 4), nn.ReLU())
+    plain = net(x).to_host()
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: ag.mul(x, 0.0))
+    assert not net(x).to_host().any() and plain.any()
+    monkeypatch.undo()
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: ag.add(ag.mul(x, 0.0), 2.0))
+    assert (net(x).to_host() == 2).all()
+
+
+def test_a_subclass_of_a_layer_is_called_in_sequential(queue):
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return ag.mul(super().forward(x), 2.0)
+
+    class Shifted(nn.ReLU):
+        def forward(self, x):
+            return ag.add(super().forward(x), 1.0)
+
+    x, layer = random_node(queue, 2, 4), Doubled(queue, 4, 4)
+    z = x.to_host() @ layer.weight.to_host().T
+    np.testing.assert_allclose(nn.Sequential(layer, nn.ReLU())(x).to_host(), np.maximum(2 * z, 0), atol=1e-5)
+    np.testing.assert_allclose(nn.Sequential(layer, Shifted())(x).to_host(), np.maximum(2 * z, 0) + 1, atol=1e-5)
+
+
+def test_hooks_of_layers_in_sequential_see_what_each_computes(queue):
+    for layer, shape in layers_to_fuse(queue):
+        act, x, seen = nn.ReLU(), random_node(queue, *shape), []
+        net = nn.Sequential(layer, act).eval()
+        handles = [
+            m.register_forward_hook(lambda m, args, y, kept=seen: kept.append(y.to_host())) for m in (layer, act)
+        ]
+        y = net(x).to_host()
+        np.testing.assert_array_equal(seen[1], y)
+        np.testing.assert_array_equal(np.maximum(seen[0], 0), y)
+        for handle in handles:
+            handle.remove()
+        net(x)
+        assert len(seen) == 2
