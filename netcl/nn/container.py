@@ -12,11 +12,11 @@ from netcl.nn.module import Module
 from netcl.nn.norm import BatchNorm1d, BatchNorm2d
 
 PRODUCT, NORM = ("relu", "gelu", "silu"), ("relu",)
-FUSED: dict[type, tuple[str, ...]] = {  # the activations that the kernel of a layer can apply
+FUSED: dict[type[Module], tuple[str, ...]] = {  # the activations that the kernel of a layer can apply
     Linear: PRODUCT, Conv2d: PRODUCT, BatchNorm1d: NORM, BatchNorm2d: NORM,
 }  # fmt: skip
-NAMES: dict[type, str] = {ReLU: "relu", GELU: "gelu", SiLU: "silu"}
-FORWARD: dict[type, Any] = {kind: kind.forward for kind in (*FUSED, *NAMES)}  # what the kernels compute
+NAMES: dict[type[Module], str] = {ReLU: "relu", GELU: "gelu", SiLU: "silu"}
+FORWARD: dict[type[Module], Any] = {kind: kind.forward for kind in (*FUSED, *NAMES)}  # what the kernels compute
 
 
 class _List(Module):
@@ -109,8 +109,9 @@ class ModuleDict(Module):
         self.items_ = {name: _checked("ModuleDict", m) for name, m in (modules or {}).items()}
 
     def members(self) -> Iterator[tuple[str, Any]]:
-        """The modules by name."""
-        return iter(self.items_.items())
+        """The modules by name, then whatever else was set."""
+        yield from self.items_.items()
+        yield from ((n, v) for n, v in super().members() if not n.startswith("items_."))
 
     def __getitem__(self, name: str) -> Module:
         return self.items_[name]

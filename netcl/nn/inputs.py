@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import netcl.autograd as ag
+from netcl.autograd.jit.trace import TraceNode
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
-from netcl.autograd.trace import TraceNode
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError
 from netcl.core.tensor import Tensor

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Set, ValuesView
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from netcl.nn.recipe import record
 from netcl.ops import elementwise
 
 M = TypeVar("M", bound="Module")
+_UNNAMED = (Set, ValuesView, deque)  # containers whose elements get no names
 
 
 class Keys(NamedTuple):
@@ -41,9 +43,10 @@ class Handle:
 class Module:
     """Base of all layers and models. Subclasses set parameters and modules as attributes and define `forward`.
 
-    Attributes that are Parameters, Modules, or lists, tuples or dicts of them are found without registration; buffers
-    (tensors that belong to the state but are not trained) are declared by `register_buffer`. Names are paths such as
-    "layers.0.weight". An object reachable by two names is one object: it is trained once and saved once.
+    Attributes that are Parameters, Modules, or lists, tuples or dicts of them in any nesting are found without
+    registration; sets, which have no order to name them by, are refused. Buffers (tensors that belong to the state but
+    are not trained) are declared by `register_buffer`. Names are paths such as "layers.0.weight". An object reachable
+    by two names is one object: it is trained once and saved once.
     """
 
     training = True
@@ -75,12 +78,7 @@ class Module:
     def members(self) -> Iterator[tuple[str, Any]]:
         """(name, value) of everything set on this module that may be a parameter, a module or a buffer."""
         for name, value in self.__dict__.items():
-            if isinstance(value, (list, tuple)):
-                yield from ((f"{name}.{i}", v) for i, v in enumerate(value))
-            elif isinstance(value, dict):
-                yield from ((f"{name}.{k}", v) for k, v in value.items())
-            else:
-                yield name, value
+            yield from _flat(type(self).__name__, name, value)
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """(name, module) of the modules directly inside."""
@@ -150,14 +148,8 @@ class Module:
         kind = Parameter if isinstance(value, Parameter) else Tensor
         for found, owner, name, _ in list(self._paths("", kind)):
             if found == path:
-                head, _, rest = name.partition(".")
-                held = getattr(owner, head)
-                if isinstance(held, tuple):
-                    setattr(owner, head, tuple(value if str(i) == rest else v for i, v in enumerate(held)))
-                elif rest:
-                    held[int(rest) if isinstance(held, list) else rest] = value
-                else:
-                    setattr(owner, head, value)
+                head = name.partition(".")[0]
+                setattr(owner, head, _with(getattr(owner, head), head, name, value))
                 return
         raise KeyError(f"{type(self).__name__}.replace: expected the path of a {kind.__name__}, got {path!r}.")
 
@@ -235,7 +227,14 @@ class Module:
 
     def named_state(self) -> dict[str, Any]:
         """Parameters and saved buffers, the objects themselves, under every path that leads to them."""
-        return {**dict(self.named_parameters(remove_duplicate=False)), **dict(self.named_buffers(persistent=True))}
+        found: dict[str, Any] = {}
+        for path, value in (*self.named_parameters(remove_duplicate=False), *self.named_buffers(persistent=True)):
+            if found.setdefault(path, value) is not value:
+                where = type(self).__name__
+                raise CheckpointError(
+                    f"{where}: expected one parameter at each path, got two at {path!r}; rename a key."
+                )
+        return found
 
     def state_dict(self, copy: bool = True) -> dict[str, Tensor]:
         """{path: tensor} of parameters and saved buffers. A snapshot; with copy=False the tensors are the live ones.
@@ -287,7 +286,7 @@ class Module:
         for _, _, _, p in self._paths("", Parameter):
             if id(p) not in memo:
                 memo[id(p)] = Parameter(p.value.copy(), p.name, p.requires_grad)
-        for value in [v for m in self.modules() for v in m.__dict__.values()]:
+        for value in [v for m in self.modules() for _, v in m.members()]:
             if isinstance(value, Tensor):
                 memo.setdefault(id(value), value.copy())
             elif isinstance(value, CPUQueue) or hasattr(value, "int_ptr"):
@@ -336,6 +335,39 @@ def _fits(theirs: Any, ours: Any) -> bool:
     except DTypeError:
         return False
     return is_float(ours) or not is_float(found)
+
+
+def _flat(where: str, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """(path, value) of what `value` holds, through any nesting of lists, tuples and dicts."""
+    if isinstance(value, (list, tuple)):
+        for i, v in enumerate(value):
+            yield from _flat(where, f"{path}.{i}", v)
+    elif isinstance(value, dict):
+        for k, v in value.items():
+            yield from _flat(where, f"{path}.{k}", v)
+    elif isinstance(value, _UNNAMED):
+        if any(isinstance(v, (Parameter, Module)) for _, v in _flat(where, path, list(value))):
+            kind = type(value).__name__
+            raise TypeError(
+                f"{where}: expected parameters and modules in lists, tuples or dicts, got a {kind} of them in "
+                f"{path!r}; use a list."
+            )
+    else:
+        yield path, value
+
+
+def _with(held: Any, path: str, target: str, value: Any) -> Any:
+    """`held`, which is found at `path`, with `value` at the path `target`; lists and dicts are changed in place."""
+    if path == target:
+        return value
+    inside = lambda key: f"{target}.".startswith(f"{path}.{key}.")  # noqa: E731
+    if isinstance(held, tuple):
+        items = [_with(v, f"{path}.{i}", target, value) if inside(i) else v for i, v in enumerate(held)]
+        return type(held)(*items) if hasattr(held, "_fields") else tuple(items)
+    if isinstance(held, (list, dict)):
+        for key in [k for k in (held if isinstance(held, dict) else range(len(held))) if inside(k)]:
+            held[key] = _with(held[key], f"{path}.{key}", target, value)
+    return held
 
 
 def _caster(dtype: Any) -> Callable[[Tensor], Tensor]:

@@ -21,7 +21,7 @@ from netcl import ops
 from netcl.autograd.compiler import jit_compile
 from netcl.core.errors import DTypeError
 from netcl.core.tensor import Tensor
-from netcl.ops import linear_grad
+from netcl.ops.product import linear_grad
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype("float16"), BFLOAT16, np.dtype("float32"), np.dtype("float64")]

@@ -6,7 +6,7 @@ import pytest
 import netcl.autograd as ag
 from netcl import nn
 from netcl.autograd.compiler import jit_compile
-from netcl.autograd.step import CompiledStep
+from netcl.autograd.jit.step import CompiledStep
 from netcl.core.backend import opencl
 from netcl.core.dtypes import as_dtype
 from netcl.core.errors import DTypeError

@@ -416,7 +416,7 @@ def test_a_linear_layer_and_gelu_train_with_one_launch_forward(cl_queue):
         assert names == ["gemm", "gemm"]
 
 
-# -- what Sequential fuses ----------------------------------------------------------------------------------------------
+# -- what Sequential fuses ---------------------------------------------------------------------------------------------
 
 
 def layers_to_fuse(queue):

@@ -1,15 +1,19 @@
 """Module: finding, naming, moving, saving and printing what it is made of."""
 
 import copy
+from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import netcl.autograd as ag
+from netcl.autograd import Tape
 from netcl.core.device import manager
 from netcl.core.errors import CheckpointError, DeviceError, DTypeError
 from netcl.core.tensor import Tensor
 from netcl.nn import BatchNorm1d, Linear, Module, ModuleDict, ModuleList, Parameter, ReLU, Sequential
+from netcl.optim import SGD
 
 
 class Net(Module):
@@ -55,6 +59,91 @@ def test_parameters_are_found_once_in_lists_dicts_and_ties(cpu_queue):
         "named.a",
     ]
     assert len(list(net.children())) == 4
+
+
+class Point(NamedTuple):
+    left: object
+    right: object
+
+
+class Nested(Module):
+    """Parameters and modules in any nesting of lists, tuples and dicts."""
+
+    def __init__(self, queue):
+        p = lambda k: Parameter(Tensor.full(queue, (2,), float(k)))  # noqa: E731
+        self.grid = [[p(0), p(1)], [p(2)]]
+        self.heads = {"a": [p(3), {"b": (p(4), Linear(queue, 2, 2))}]}
+        self.pair = Point(p(5), [p(6)])
+        self.sizes = {"plain": [1, 2, {3: "x"}], "names": {"a", "b"}}
+
+    def forward(self, x):
+        found = [*self.grid[0], *self.grid[1], self.heads["a"][0], self.heads["a"][1]["b"][0], self.pair.left]
+        for p in (*found, self.pair.right[0]):
+            x = x + p
+        return self.heads["a"][1]["b"][1](x)
+
+
+NESTED = [
+    "grid.0.0", "grid.0.1", "grid.1.0", "heads.a.0", "heads.a.1.b.0", "heads.a.1.b.1.weight", "heads.a.1.b.1.bias",
+    "pair.0", "pair.1.0",
+]  # fmt: skip
+
+
+def test_parameters_are_found_in_any_nesting(queue):
+    net = Nested(queue)
+    assert [n for n, _ in net.named_parameters()] == NESTED
+    assert [n for n, _ in net.named_modules()] == ["", "heads.a.1.b.1"]
+    with Tape() as tape:
+        loss = net(Tensor.ones(queue, (3, 2))).sum()
+    tape.backward(loss)
+    assert all(p.grad is not None for p in net.parameters())
+    before = net.heads["a"][1]["b"][1].weight.to_host()
+    SGD(net.parameters(), lr=0.5).step()
+    assert (net.heads["a"][1]["b"][1].weight.to_host() != before).all()
+    assert (net.grid[1][0].to_host() != 2).all()
+
+
+def test_nested_parameters_are_copied_moved_saved_and_replaced(queue):
+    net = Nested(queue)
+    twin = copy.deepcopy(net)
+    assert not {id(p) for p in net.parameters()} & {id(p) for p in twin.parameters()}
+    for p in twin.parameters():
+        p.value.fill_(7.0)
+    assert net.grid[1][0].to_host().tolist() == [2, 2]
+    net.load_state_dict(twin.state_dict())
+    assert all((p.to_host() == 7).all() for p in net.parameters())
+    assert net.half().pair.right[0].dtype == np.float16
+    for path in NESTED:
+        other = Parameter(Tensor.zeros(queue, (2,)))
+        net.replace(path, other)
+        assert dict(net.named_parameters())[path] is other
+    assert type(net.pair) is Point and [n for n, _ in net.named_parameters()] == NESTED
+    assert net.eval().heads["a"][1]["b"][1].training is False
+
+
+@pytest.mark.parametrize("kind", [set, frozenset, deque, lambda xs: dict(enumerate(xs)).values(), lambda xs: [set(xs)]])
+def test_parameters_in_sets_are_refused(cpu_queue, kind):
+    for held in (Parameter(Tensor.ones(cpu_queue, (1,))), Linear(cpu_queue, 1, 1), (Linear(cpu_queue, 1, 1),)):
+        net = Module()
+        net.blocks = kind([held])
+        for ask in (net.parameters, net.modules, net.state_dict, net.eval):
+            with pytest.raises(TypeError, match=r"Module: expected .* in lists, tuples or dicts, got a .* in 'blocks"):
+                list(ask())
+    net.blocks = kind([1, 2])
+    assert list(net.parameters()) == []
+
+
+def test_two_parameters_at_one_path_are_refused(cpu_queue):
+    net = Module()
+    net.named = {"a": {"b": Parameter(Tensor.ones(cpu_queue, (1,)))}, "a.b": Parameter(Tensor.ones(cpu_queue, (1,)))}
+    with pytest.raises(CheckpointError, match=r"Module: expected one parameter at each path, got two at 'named\.a\.b'"):
+        net.state_dict()
+
+
+def test_what_is_set_on_containers_is_found(cpu_queue):
+    for container in (ModuleDict({"a": Linear(cpu_queue, 1, 1)}), ModuleList([Linear(cpu_queue, 1, 1)])):
+        container.scale = Parameter(Tensor.ones(cpu_queue, (1,)))
+        assert len(list(container.parameters())) == 3 and "scale" in container.state_dict()
 
 
 def test_modes_reach_everything_inside(cpu_queue):

@@ -18,7 +18,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, FLOAT32, UINT8, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops.matmul import promote
+from netcl.ops.product.op import promote
 
 OPTIONS = ("-cl-mad-enable",)
 LARGEST = 512  # head size that the kernels hold in local memory and registers
