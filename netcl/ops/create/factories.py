@@ -27,7 +27,8 @@ _TRIANGLE = (None, None, *[INT64] * 7, INT32, INT64)
 def arange(queue: Any, start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
     """start, start + step, ... below `stop` (above, for a negative step); arange(queue, n) counts from 0.
 
-    int64 when all numbers are whole Python integers, else float32, unless `dtype` says so.
+    int64 when all numbers are whole Python integers, else float32, unless `dtype` says so. Integers go by the
+    difference of the first two elements: arange(q, 0, 3, 0.5, "int64") is six zeros, as in NumPy.
     """
     start, stop = (0, start) if stop is None else (start, stop)
     whole = all(isinstance(v, (int, np.integer)) for v in (start, stop, step))
@@ -35,6 +36,8 @@ def arange(queue: Any, start: float, stop: float | None = None, step: float = 1,
         raise ValueError("arange: expected a step other than 0, got 0.")
     n = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
     dtype = as_dtype((INT64 if whole else FLOAT32) if dtype is None else dtype)
+    if not is_float(dtype):  # whole steps, as NumPy: from the first two elements
+        start, step = int(start), int(start + step) - int(start)
     return _ramp("arange", queue, dtype, int(n), start, step, start + (n - 1) * step)
 
 
