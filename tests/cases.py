@@ -100,3 +100,8 @@ ELEMENTWISE = [
     C("hard_swish", lambda a: a * np.clip(a + 3, 0, 6) / 6, specials=False),
     C("hard_tanh", lambda a: np.clip(a, -1, 1), domain=INNER),
 ]  # fmt: skip
+
+INTEGERS = [
+    C("bitwise_and", np.bitwise_and, AB, grad=False), C("bitwise_or", np.bitwise_or, AB, grad=False),
+    C("bitwise_xor", np.bitwise_xor, AB, grad=False), C("bitwise_not", np.bitwise_not, grad=False),
+]  # fmt: skip

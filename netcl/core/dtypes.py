@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from netcl.core.errors import DTypeError
+from netcl.core.errors import DTypeError, NumberOutOfRange
+from netcl.core.live import Cell
 
 DType = np.dtype[Any]
 
@@ -59,8 +62,8 @@ def is_float(dtype: DType) -> bool:
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The type arithmetic runs in: half and bfloat are stored, float is computed; all else computes as itself."""
-    return FLOAT32 if dtype in NARROW else dtype
+    """The type arithmetic runs in: half and bfloat compute as float, bool as uint8 (0 and 1), all else as itself."""
+    return FLOAT32 if dtype in NARROW else UINT8 if dtype == BOOL else dtype
 
 
 def common_dtype(*operands: Any) -> DType:
@@ -74,6 +77,50 @@ def common_dtype(*operands: Any) -> DType:
     if promoted != FLOAT16:
         return promoted
     return FLOAT32 if FLOAT16 in operands else BFLOAT16
+
+
+@cache
+def limits(dtype: DType) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype, of bool 0 and 1."""
+    if dtype == BOOL:
+        return 0, 1
+    found = np.iinfo(dtype)
+    return int(found.min), int(found.max)
+
+
+def as_float(x: Any) -> Any:
+    """A number as a kernel of floats takes it."""
+    return x if isinstance(x, Cell) else float(x)
+
+
+@cache
+def converter(compute: DType) -> Callable[[Any], Any]:
+    """What makes a kernel's argument of a number. Raises OverflowError for one that the compute dtype cannot hold."""
+    if is_float(compute):
+        return as_float
+    low, high = limits(compute)
+
+    def as_integer(x: Any) -> int:
+        if low <= x <= high:
+            return int(x)
+        raise OverflowError
+
+    return as_integer
+
+
+def check_number(name: str, x: Any, dtype: DType) -> None:
+    """Raise NumberOutOfRange for a number that a tensor of `dtype` cannot hold."""
+    if isinstance(x, Cell):
+        return
+    try:
+        converter(dtype)(x)
+    except OverflowError:
+        if is_float(dtype):
+            raise NumberOutOfRange(f"{name}: expected a number that a float can hold, got one far larger.") from None
+        low, high = limits(dtype)
+        raise NumberOutOfRange(
+            f"{name}: expected a number from {low} to {high} for {dtype}, got {x}; use astype for a wider dtype."
+        ) from None
 
 
 def transferable(array: Any) -> Any:

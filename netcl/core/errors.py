@@ -15,6 +15,10 @@ class DTypeError(NetclError, TypeError):
     """A dtype that the operation or the device cannot take."""
 
 
+class NumberOutOfRange(NetclError, OverflowError):
+    """A Python number that the dtype of its tensor cannot hold."""
+
+
 class DeviceError(NetclError, RuntimeError):
     """A device, queue or driver that cannot be used as asked."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, on_device, transferable
+from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.memory import empty_buffer
@@ -118,7 +118,9 @@ class Tensor:
         return tensor
 
     def fill_(self, value: Any) -> Tensor:
-        """Set every element to `value`, in place."""
+        """Set every element to `value`, in place. Raises NumberOutOfRange where the dtype cannot hold it."""
+        if self.dtype != BOOL:
+            check_number("fill_", value, self.dtype)
         if self.size == 0:
             return self
         if isinstance(self.queue, CPUQueue):
@@ -343,7 +345,10 @@ class Tensor:
     __matmul__ = _binary("matmul")
     __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
     __eq__, __ne__ = _binary("eq"), _binary("ne")
-    __and__, __or__, __invert__ = _binary("logical_and"), _binary("logical_or"), _operation("logical_not")
+    __and__, __rand__ = _binary("bitwise_and"), _operation("bitwise_and", swap=True)
+    __or__, __ror__ = _binary("bitwise_or"), _operation("bitwise_or", swap=True)
+    __xor__, __rxor__ = _binary("bitwise_xor"), _operation("bitwise_xor", swap=True)
+    __invert__ = _operation("bitwise_not")
     __neg__, __abs__ = _operation("neg"), _operation("abs")
     sum, mean, prod, max, min = (_operation(n) for n in ("sum", "mean", "prod", "max", "min"))
     var, std, argmax, argmin = (_operation(n) for n in ("var", "std", "argmax", "argmin"))

@@ -187,7 +187,10 @@ def _walk(
     eights = aligned and is_short(operands) and is_aligned(known, along, 8)
     row = lengths[-1] if len(lengths) > 1 else 0
     stream = out is None and all(is_streamed(profile, shape, row, d, compute) for d in dtypes)
-    form = Form(compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned, profile.vector, stream, eights=eights)
+    form = Form(
+        compute, inputs, outputs, len(lengths) - 1, wide, plain, aligned, profile.vector, stream, eights=eights,
+        doubles=profile.has_fp64,
+    )  # fmt: skip
     return Walk(shape, form, lengths, strides)
 
 

@@ -339,7 +339,10 @@ def _walk(
     aligned = not plain and is_aligned((*tensors, *like), steps)
     short = is_short(operands) and compute.itemsize <= 4
     eights = aligned and short and is_aligned((*tensors, *like), steps, 8)
-    form = Form(compute, inputs, stored, 0, wide, plain, aligned, vector_for(walk.inner, profile.vector), eights=eights)
+    vector = vector_for(walk.inner, profile.vector)
+    form = Form(
+        compute, inputs, stored, 0, wide, plain, aligned, vector, eights=eights, doubles=profile.has_fp64
+    )  # fmt: skip
     room = GROUP if plain else profile.local_mem // (form.width * compute.itemsize * len(held))
     group = profile.group(min(GROUP, room))
     split, grid = _split(walk, profile, form.width, group)

@@ -67,7 +67,7 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
         f"#define WALK(row) {_decode(text.walk_rank, names, 'w', 'row', 'b', 'p')}",
         _step(chain, text, full=True), _step(chain, text, full=False),
     ]  # fmt: skip
-    head = dialect.preamble(frozenset(words), element, width, form.plain) + vector_types(form)
+    head = dialect.preamble(frozenset(words), element, width, form.plain, form.doubles) + vector_types(form)
     if "double" in {element, *stored.values(), *(C_NAME[x.dtype] for _, _, x in form.operands)}:
         head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + head
     scalar = np.dtype(np.uint8) if form.compute == BOOL else form.compute

@@ -94,6 +94,7 @@ class Form(NamedTuple):
     group: int = 0  # work-items that share a row on a GPU
     keep: int = 0  # vectors per work-item that passes over a row may hand on
     eights: bool = False  # a GPU's vectors have eight elements
+    doubles: bool = True  # the device computes in double precision
 
     @property
     def width(self) -> int:
@@ -260,7 +261,15 @@ def c_argument(text: str, element: str) -> str:
     """A line's argument in C: a variable as it is, a number as a literal of the compute type."""
     if (text[0].isalpha() or text[0] == "_") and text not in ("inf", "nan"):
         return text
-    return f"(T)({dialect.constant(float(text), element)})"
+    return f"(T)({dialect.constant(number(text), element)})"
+
+
+def number(text: str) -> int | float:
+    """The number that an argument of a line is; whole ones keep every digit."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def assignment(line: Line, element: str) -> str:
@@ -282,7 +291,7 @@ def memory_of(text: str) -> str:
 def head(chain: Chain, form: Form) -> str:
     """The functions and types that the kernel of `chain` needs."""
     element = form.element
-    text = dialect.preamble(chain.words, element, form.width, form.plain)
+    text = dialect.preamble(chain.words, element, form.width, form.plain, form.doubles)
     if "double" in {element, *(C_NAME[x.dtype] for _, _, x in form.operands)}:
         text = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + text
     return text + f"typedef {'long' if form.wide else 'int'} I;\n" + vector_types(form)

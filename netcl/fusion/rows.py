@@ -122,7 +122,7 @@ def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequ
     group, keep = _sharing(cols, form.width, profile)
     full = [d for d, kind in zip(dtypes, chain.kinds, strict=True) if kind == "full"]
     stream = bool(full) and all(is_streamed(profile, shape, cols, d, compute) for d in full)
-    form = form._replace(group=group, keep=keep, stream=stream)
+    form = form._replace(group=group, keep=keep, stream=stream, doubles=profile.has_fp64)
     return Walk(form, shape, lengths, outer, tuple(i[-1] for i in inner), copies if any(copies) else ())
 
 

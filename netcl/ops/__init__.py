@@ -15,6 +15,10 @@ from netcl.ops.elementwise import (
     assign,
     atan,
     atan2,
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
     cast,
     ceil,
     clip,
@@ -100,8 +104,8 @@ from netcl.ops.product.op import gemm, linear, matmul
 from netcl.ops.reduction import all, any, argmax, argmin, logsumexp, max, mean, min, prod, reduce, std, sum, var
 
 OPERATIONS.update({name: getattr(elementwise, name) for name in (
-    "add", "sub", "mul", "div", "pow", "remainder", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or",
-    "logical_not", "neg", "abs", "exp", "log", "sqrt", "contiguous", "copy", "cast", "assign",
+    "add", "sub", "mul", "div", "pow", "remainder", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "bitwise_not", "neg", "abs", "exp", "log", "sqrt", "contiguous", "copy", "cast", "assign",
 )})  # fmt: skip
 OPERATIONS["matmul"], OPERATIONS["cumsum"], OPERATIONS["fill"] = matmul, cumsum, fill
 OPERATIONS.update({name: getattr(reduction, name) for name in (
@@ -126,6 +130,10 @@ __all__ = [
     "bernoulli",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
     "cast",
     "ceil",
     "chunk",

@@ -1,6 +1,7 @@
 """Elementwise ops: rows of the primitive table applied to tensors and numbers of any rank, broadcast and dtype.
 
-Result dtypes follow NumPy's promotion with Python numbers weak; float16 and bfloat16 are stored, float32 computed.
+Result dtypes follow NumPy's promotion with numbers weak (promotion.py); float16 and bfloat16 are stored, float32
+computed.
 """
 
 from __future__ import annotations
@@ -14,25 +15,23 @@ import numpy as np
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import (
-    BFLOAT16,
     BOOL,
     FLOAT64,
-    INT32,
     DType,
     as_dtype,
     common_dtype,
     compute_dtype,
+    converter,
     is_float,
     on_device,
-)
+)  # fmt: skip
 from netcl.core.errors import DTypeError
 from netcl.core.kernels import dialect
-from netcl.core.kernels.primitives import BOOL as TRUTH
-from netcl.core.kernels.primitives import FLOAT, TABLE, Primitive
-from netcl.core.live import Cell
+from netcl.core.kernels.primitives import TABLE, Primitive
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.fusion.chain import START, Chain, plan_of, run
+from netcl.ops import promotion
 
 Scalar = int | float | bool | np.number | np.bool_
 Operand = Tensor | Scalar
@@ -58,11 +57,17 @@ def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Sca
     if out is not None or queue is None:
         return _resolved(name, operands, attrs, out)[0]
     if attrs:
-        numbers += [attrs[a] for a in TABLE[name].attrs]
+        given = [attrs[a] for a in TABLE[name].attrs]
+        key += map(type, given)
+        numbers += given
     found = queue.netcl_state.plans.get(tuple(key))
     if found is not None:
         plan, number = found
-        return plan.run(*tensors, *[number(x) for x in numbers])[0]  # type: ignore[no-any-return]
+        try:
+            values = [number(x) for x in numbers]
+        except OverflowError:  # this number does not fit
+            return _resolved(name, operands, attrs, None)[0]
+        return plan.run(*tensors, *values)[0]  # type: ignore[no-any-return]
     result, ready = _resolved(name, operands, attrs, None)
     if ready is not None:
         queue.netcl_state.plans[tuple(key)] = ready
@@ -71,43 +76,39 @@ def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Sca
 
 def _resolved(name: str, operands: Sequence[Any], attrs: dict[str, Any], out: Tensor | None) -> tuple[Tensor, Any]:
     """`apply` without a kept plan; with the result, on OpenCL, what to keep."""
-    signature = tuple([x.dtype if isinstance(x, Tensor) else _kind(name, x) for x in operands])
-    tensors = [x for x in operands if isinstance(x, Tensor)]
+    given = [attrs[a] for a in TABLE[name].attrs]
+    signature = tuple([x.dtype if isinstance(x, Tensor) else promotion.kind(name, x) for x in (*operands, *given)])
     chain, compute, dtype = resolve(name, signature)
+    tensors = [x for x in operands if isinstance(x, Tensor)]
     queue = tensors[0].queue
     if compute == FLOAT64:
         compute, dtype = _without_fp64(queue, compute, dtype)
-    number = _as_float if is_float(compute) else _as_int
-    scalars = [number(x) for x in operands if not isinstance(x, Tensor)] + [number(attrs[a]) for a in TABLE[name].attrs]
+    if name == "where" and tensors[0] is operands[0] and promotion.loses_truth(tensors[0].dtype, compute):
+        return _resolved(name, (cast(tensors[0], BOOL), *operands[1:]), attrs, out)[0], None
+    if len(tensors) == len(operands) and not attrs:
+        scalars, fits = [], True
+    else:
+        same, values, fixed = promotion.fitted(name, signature, operands, attrs)
+        if same != name:
+            return _resolved(same, values, fixed, out)[0], None
+        fits = (
+            values is operands and fixed == attrs and (name != "pow" or is_float(compute))
+        )  # `fitted` looks each time
+        scalars = [x for x in values if not isinstance(x, Tensor)] + [fixed[a] for a in TABLE[name].attrs]
+    number = converter(compute)
+    scalars = [number(x) for x in scalars]
     if out is not None:
+        _check_out(name, dtype, out.dtype)
         return run(chain, compute, (out.dtype,), tensors, scalars, (out,))[0], None
     result = run(chain, compute, (dtype,), tensors, scalars)[0]
-    return result, None if isinstance(queue, CPUQueue) else (plan_of(queue, chain, compute, (dtype,), tensors), number)
+    if isinstance(queue, CPUQueue) or not fits:
+        return result, None
+    return result, (plan_of(queue, chain, compute, (dtype,), tensors), number)
 
 
-def _kind(name: str, x: Any) -> type:
-    """The class of number `x` is, which is all promotion looks at."""
-    if isinstance(x, (bool, np.bool_)):
-        return bool
-    if isinstance(x, (int, np.integer)):
-        return int
-    if isinstance(x, (float, np.floating, BFLOAT16.type, Cell)):
-        return float
-    raise DTypeError(
-        f"{name}: expected tensors and numbers, got {type(x).__name__}; make a tensor with Tensor.from_host."
-    )
-
-
-def _as_float(x: Any) -> Any:
-    return x if isinstance(x, Cell) else float(x)
-
-
-def _as_int(x: Any) -> Any:
-    return x if isinstance(x, Cell) else int(x)
-
-
-def _number(x: Any, compute: DType) -> Any:
-    return _as_float(x) if is_float(compute) else _as_int(x)
+def _check_out(name: str, dtype: DType, out: DType) -> None:
+    if is_float(dtype) > is_float(out) or (out == BOOL and dtype != BOOL):
+        raise DTypeError(f"{name}: expected `out` of a dtype that can hold {dtype}, got {out}.")
 
 
 def _without_fp64(queue: Any, compute: DType, dtype: DType) -> tuple[DType, DType]:
@@ -118,25 +119,12 @@ def _without_fp64(queue: Any, compute: DType, dtype: DType) -> tuple[DType, DTyp
 
 @lru_cache(maxsize=4096)
 def resolve(name: str, signature: tuple[Any, ...]) -> tuple[Chain, DType, DType]:
-    """The chain, compute dtype and result dtype of row `name` for operands of these dtypes (or number classes)."""
-    row = TABLE[name]
-    if len(signature) != len(row.inputs):
-        raise DTypeError(f"{name}: expected {len(row.inputs)} operands, got {len(signature)}.")
-    if not any(isinstance(s, np.dtype) for s in signature):
-        raise DTypeError(f"{name}: expected at least one tensor, got only numbers.")
-    promoted = result_type(row, signature)
-    dtype = BOOL if row.result == TRUTH else promoted
-    return _chain(row, tuple(isinstance(s, np.dtype) for s in signature)), compute_dtype(promoted), dtype
+    """The chain, compute dtype and result dtype of row `name` for dtypes of operands (or classes of numbers).
 
-
-def result_type(row: Primitive, signature: Sequence[Any]) -> DType:
-    """NumPy's promotion of the operands (for `where` of its last two), at least half for rows that return floats."""
-    weak = {bool: True, int: 0, float: 0.0}
-    operands = signature[1:] if row.name == "where" else signature
-    dtype = common_dtype(*[s if isinstance(s, np.dtype) else weak[s] for s in operands])
-    if row.result == FLOAT and not is_float(dtype):
-        dtype = FLOAT64 if row.name in ("div", "reciprocal") else np.result_type(dtype, np.float16)
-    return INT32 if dtype == np.int16 else as_dtype(dtype)
+    Classes of the row's attributes may follow.
+    """
+    row, compute, dtype = promotion.resolve(name, signature)
+    return _chain(row, tuple(isinstance(s, np.dtype) for s in signature[: len(row.inputs)])), compute, dtype
 
 
 @lru_cache(maxsize=1024)
@@ -174,7 +162,8 @@ def gradients(
     tensors = [values[n] for n in chain.inputs]
     floats = [t.dtype for t in tensors if is_float(t.dtype)]
     compute = compute_dtype(common_dtype(*floats))
-    scalars = [_number(values[s], compute) if s in values else _number(attrs[s], compute) for s in chain.scalars]
+    number = converter(compute)
+    scalars = [number(values[s] if s in values else attrs[s]) for s in chain.scalars]
     found = run(chain, compute, (g.dtype,) * len(wanted), tensors, scalars)
     for i, dx in zip(wanted, found, strict=True):
         result[i] = dx
@@ -235,6 +224,7 @@ def contiguous(x: Tensor) -> Tensor:
 def assign(target: Tensor, source: Tensor) -> Tensor:
     """Write `source`, broadcast and cast, into `target` in place (any strides); they must not overlap."""
     same_queue("assign", target, source)
+    source = cast(source, BOOL) if target.dtype == BOOL else source
     run(_COPY, compute_dtype(source.dtype), (target.dtype,), (source.expand(target.shape),), (), (target,))
     return target
 
@@ -278,6 +268,8 @@ def _document(op: Any, name: str) -> Any:
 add, sub, mul, div = (_binary(n) for n in ("add", "sub", "mul", "div"))
 remainder, fmod, maximum, minimum, atan2 = (_binary(n) for n in ("remainder", "fmod", "maximum", "minimum", "atan2"))
 lt, le, gt, ge, eq, ne = (_binary(n) for n in ("lt", "le", "gt", "ge", "eq", "ne"))
+bitwise_and, bitwise_or, bitwise_xor = (_binary(n) for n in ("bitwise_and", "bitwise_or", "bitwise_xor"))
+bitwise_not = _unary("bitwise_not")
 logical_and, logical_or = _binary("logical_and"), _binary("logical_or")
 logical_not, isnan, isfinite, isinf = (_unary(n) for n in ("logical_not", "isnan", "isfinite", "isinf"))
 neg, abs, sign, square, reciprocal = (_unary(n) for n in ("neg", "abs", "sign", "square", "reciprocal"))
@@ -306,25 +298,22 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
 
 def pow(a: Operand, b: Operand) -> Tensor:
-    """a ** b. Small whole exponents given as numbers become products."""
-    if isinstance(a, Tensor) and not isinstance(b, Tensor):
-        if b == 2:
-            return apply("square", a)
-        if isinstance(b, (int, np.integer)) and b < 0 and not is_float(a.dtype):
-            raise DTypeError(
-                f"pow: expected a float tensor for the negative exponent {b}, got {a.dtype}; use astype first."
-            )
+    """a ** b; the exponent 2 is a product.
+
+    Of integers, exponents below 0 give the whole part: 1 and -1 keep to themselves, all else, 0 too, gives 0. As a
+    number such an exponent is refused (DTypeError).
+    """
+    if isinstance(a, Tensor) and not isinstance(b, Tensor) and promotion.is_square(a.dtype, b):
+        return apply("square", a)
     return apply("pow", a, b)
 
 
 def clip(a: Tensor, lo: Scalar | None = None, hi: Scalar | None = None) -> Tensor:
-    """`a` limited to [lo, hi]; None leaves a side open. NaN stays NaN."""
-    if is_float(a.dtype):
-        bounds: tuple[Any, Any] = (-np.inf, np.inf)
-    else:
-        limits = np.iinfo(np.uint8 if a.dtype == BOOL else a.dtype)
-        bounds = (limits.min, limits.max)
-    return apply("clip", a, lo=bounds[0] if lo is None else lo, hi=bounds[1] if hi is None else hi)
+    """min(max(a, lo), hi), so `hi` where the bounds cross; None leaves a side open. NaN stays NaN.
+
+    Integers with a float bound become floats; a bound beyond their range limits nothing.
+    """
+    return apply("clip", a, **promotion.open_bounds(a.dtype, lo, hi))
 
 
 def leaky_relu(a: Tensor, slope: float = 0.01) -> Tensor:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op
 from netcl.core.kernels.primitives import TABLE
+from netcl.core.tensor import Tensor
+from netcl.ops import promotion
 
 __all__ = [
-    "abs", "add", "atan", "atan2", "ceil", "clip", "cos", "cosh", "div", "elu", "eq", "erf", "exp", "expm1",
-    "floor", "fmod", "ge", "gelu", "gt", "hard_sigmoid", "hard_swish", "hard_tanh", "isfinite", "isinf", "isnan",
-    "le", "leaky_relu", "log", "log1p", "log2", "log10", "log_sigmoid", "logical_and", "logical_not", "logical_or",
-    "lt", "maximum", "minimum", "mish", "mul", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round",
-    "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softsign", "sqrt", "square", "sub",
-    "swish", "tan", "tanh", "trunc", "where",
+    "abs", "add", "atan", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clip",
+    "cos", "cosh", "div", "elu", "eq", "erf", "exp", "expm1", "floor", "fmod", "ge", "gelu", "gt", "hard_sigmoid",
+    "hard_swish", "hard_tanh", "isfinite", "isinf", "isnan", "le", "leaky_relu", "log", "log1p", "log2", "log10",
+    "log_sigmoid", "logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mish", "mul", "ne",
+    "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin",
+    "sinh", "softplus", "softsign", "sqrt", "square", "sub", "swish", "tan", "tanh", "trunc", "where",
 ]  # fmt: skip
 
 Value = Any  # a Node, a Tensor or a Python number
@@ -36,6 +36,8 @@ def _elementwise(name: str) -> Callable[..., Node]:
 add, sub, mul, div = (_elementwise(n) for n in ("add", "sub", "mul", "div"))
 maximum, minimum, remainder, fmod = (_elementwise(n) for n in ("maximum", "minimum", "remainder", "fmod"))
 lt, le, gt, ge, eq, ne = (_elementwise(n) for n in ("lt", "le", "gt", "ge", "eq", "ne"))
+bitwise_and, bitwise_or = (_elementwise(n) for n in ("bitwise_and", "bitwise_or"))
+bitwise_xor, bitwise_not = (_elementwise(n) for n in ("bitwise_xor", "bitwise_not"))
 logical_and, logical_or, logical_not = (_elementwise(n) for n in ("logical_and", "logical_or", "logical_not"))
 isnan, isfinite, isinf, where, atan2 = (_elementwise(n) for n in ("isnan", "isfinite", "isinf", "where", "atan2"))
 neg, abs, sign, square, reciprocal = (_elementwise(n) for n in ("neg", "abs", "sign", "square", "reciprocal"))
@@ -50,16 +52,15 @@ swish = silu
 
 
 def pow(a: Value, b: Value) -> Node:
-    """a ** b; the exponent 2 is a product."""
-    if isinstance(b, (int, float)) and b == 2:
+    """a ** b; the exponent 2 is a product. Integers: see `ops.pow`."""
+    if isinstance(b, (int, float)) and isinstance(a, (Node, Tensor)) and promotion.is_square(a.dtype, b):
         return square(a)
     return apply_op("pow", a, b)  # type: ignore[no-any-return]
 
 
 def clip(a: Value, lo: float | None = None, hi: float | None = None) -> Node:
-    """`a` limited to [lo, hi]; None leaves a side open. The gradient is 0 outside."""
-    lo, hi = -np.inf if lo is None else lo, np.inf if hi is None else hi
-    return apply_op("clip", a, lo=lo, hi=hi)  # type: ignore[no-any-return]
+    """min(max(a, lo), hi); None leaves a side open. The gradient is 0 outside. Integers: see `ops.clip`."""
+    return apply_op("clip", a, **promotion.open_bounds(a.dtype, lo, hi))  # type: ignore[no-any-return]
 
 
 def leaky_relu(a: Value, slope: float = 0.01) -> Node:

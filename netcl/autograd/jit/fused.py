@@ -378,7 +378,7 @@ def eager_step(name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Eag
     if key not in _eager:
         inputs = [TraceNode("input", (), x.shape, x.dtype) if isinstance(x, Tensor) else x for x in operands]
         queue = operands[places[0]].queue
-        compute, dtype = shapes.compute_type(name, inputs, queue)
+        compute, dtype = shapes.compute_type(name, inputs, queue, attrs)
         shape = layout.broadcast(name, *(inputs[i].shape for i in places))
         node = TraceNode(name, inputs, shape, dtype, attrs)
         leaves = [inputs[i] for i in places]

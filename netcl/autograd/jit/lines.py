@@ -10,17 +10,20 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from netcl.autograd.jit.primitive import primitive_of
 from netcl.autograd.jit.trace import Scalar, TraceNode
 from netcl.core.errors import BuildError
 from netcl.core.kernels import dialect
-from netcl.fusion.render import COUNT, Line
+from netcl.fusion.render import COUNT, Line, number
 from netcl.ops import reduction  # noqa: F401  (defines HIT and SHARE)
 
 _SUFFIX = re.compile(r"(?<![\w.])(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)[fF](?!\w)")
 _OPERATORS = {
     ast.Add: "ADD", ast.Sub: "SUB", ast.Mult: "MUL", ast.Div: "DIV", ast.Lt: "LT", ast.Gt: "GT", ast.LtE: "LE",
-    ast.GtE: "GE", ast.Eq: "EQ", ast.NotEq: "NE",
+    ast.GtE: "GE", ast.Eq: "EQ", ast.NotEq: "NE", ast.BitAnd: "BITWISE_AND", ast.BitOr: "BITWISE_OR",
+    ast.BitXor: "BITWISE_XOR",
 }  # fmt: skip
 ALIASES = ("astype", "stop_gradient", "unsqueeze", "reshape", "getitem")  # inside a kernel these change nothing
 
@@ -32,7 +35,7 @@ def is_number(text: str) -> bool:
 
 def literal(value: Any) -> str:
     """A Python number as an argument of a line."""
-    return repr(float(value)) if isinstance(value, float) or not float(value).is_integer() else repr(int(value))
+    return repr(int(value)) if isinstance(value, (int, np.integer, np.bool_)) else repr(float(value))
 
 
 class Body:
@@ -127,7 +130,7 @@ class Body:
             value = visit(n.operand)
             if isinstance(n.op, ast.UAdd):
                 return value
-            return literal(-float(value)) if is_number(value) else self.call("NEG", value)
+            return literal(-number(value)) if is_number(value) else self.call("NEG", value)
         if isinstance(n, ast.BinOp) and type(n.op) in _OPERATORS:
             return self.call(_OPERATORS[type(n.op)], visit(n.left), visit(n.right))
         if isinstance(n, ast.Compare) and len(n.ops) == 1 and type(n.ops[0]) in _OPERATORS:

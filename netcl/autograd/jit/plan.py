@@ -75,7 +75,7 @@ class Planner:
             primitive = primitive_of(node.op_name)
             placed = primitive is not None and primitive.fusible
             if placed:
-                self.compute[id(node)] = shapes.compute_type(_base(node), _operands(node), node.queue)[0]
+                self.compute[id(node)] = shapes.compute_type(_base(node), _operands(node), node.queue, node.attrs)[0]
                 self._join(node)
         if not placed:
             self._call(node)

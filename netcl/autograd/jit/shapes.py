@@ -17,7 +17,7 @@ from netcl.core.dtypes import BOOL, FLOAT64, INT64, DType, as_dtype, common_dtyp
 from netcl.core.errors import NetclError, ShapeError
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
-from netcl.ops import elementwise
+from netcl.ops import promotion
 
 Facts = tuple[Shape, DType]
 PRIMITIVES: dict[str, Any] = {}  # name -> AutogradPrimitive, filled by primitive.py
@@ -30,11 +30,17 @@ def takes_scalars(name: str) -> bool:
     return name in TABLE
 
 
-def compute_type(name: str, operands: Sequence[Any], queue: Any) -> tuple[DType, DType]:
+def signature_of(name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    """Dtypes of traced operands, and classes of numbers among operands and attributes of a row."""
+    given = [attrs[a] for a in TABLE[name].attrs] if name in TABLE else []
+    return tuple(x.dtype if hasattr(x, "op_name") else promotion.kind(name, x) for x in (*operands, *given))
+
+
+def compute_type(name: str, operands: Sequence[Any], queue: Any, attrs: dict[str, Any]) -> tuple[DType, DType]:
     """The dtype that a primitive computes in, and the dtype of its result."""
-    signature = tuple(x.dtype if hasattr(x, "shape") and hasattr(x, "op_name") else _kind(x) for x in operands)
+    signature = signature_of(name, operands, attrs)
     if name in TABLE:
-        _, compute, dtype = elementwise.resolve(name, signature)
+        _, compute, dtype = promotion.resolve(name, signature)
     else:
         dtype = as_dtype(common_dtype(*[s if isinstance(s, np.dtype) else s() for s in signature]))
         compute = compute_dtype(dtype)
@@ -45,18 +51,12 @@ def compute_type(name: str, operands: Sequence[Any], queue: Any) -> tuple[DType,
     return compute, dtype
 
 
-def _kind(x: Any) -> type:
-    if isinstance(x, (bool, np.bool_)):
-        return bool
-    return int if isinstance(x, (int, np.integer)) else float
-
-
 def infer(name: str, operands: Sequence[Any], attrs: dict[str, Any], queue: Any) -> tuple[bool, list[Facts]]:
     """Whether the op returns a tuple, and shape and dtype of each result. Raises NetclError for an unknown op."""
     tensors = [x for x in operands if hasattr(x, "op_name")]
     if name in TABLE or name in ELEMENTWISE or (name in PRIMITIVES and PRIMITIVES[name].fusible):
         shape = layout.broadcast(name, *(t.shape for t in tensors))
-        return False, [(shape, compute_type(name, operands, queue)[1])]
+        return False, [(shape, compute_type(name, operands, queue, attrs)[1])]
     rule = RULES.get(name)
     if rule is None:
         raise NetclError(f"{name!r} is no elementwise primitive and has no shape rule")

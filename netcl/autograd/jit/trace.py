@@ -20,8 +20,10 @@ from netcl.autograd.state import state
 from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import NetclError
+from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor
+from netcl.ops import promotion
 
 
 class Untraceable(NetclError):
@@ -200,6 +202,8 @@ class TracingContext(threading.local):
             args = state.autocast(name, args)
         operands = [self._operand(name, a) for a in args]
         attrs = {k: v.look() if type(v) is Scalar and not shapes.takes_scalars(name) else v for k, v in attrs.items()}
+        if name in TABLE:
+            name, operands, attrs = self._fitted(name, operands, attrs)
         if name in _EXPANSIONS and isinstance(operands[0], TraceNode):
             expanded = _EXPANSIONS[name](self, operands[0], **attrs)
             if expanded is not None:
@@ -214,6 +218,16 @@ class TracingContext(threading.local):
             self.nodes.append(node)
         symbols = tuple(Node(n, n.differentiable, name) for n in nodes)  # type: ignore[arg-type]
         return symbols if many else symbols[0]
+
+    def _fitted(self, name: str, operands: list[Any], attrs: dict[str, Any]) -> tuple[str, list[Any], dict[str, Any]]:
+        """The call of a row as it runs: numbers that fit, and the row that takes the place of this one for bools."""
+        signature = shapes.signature_of(name, operands, attrs)
+        row, compute, _ = promotion.resolve(name, signature)
+        condition = operands[0]
+        if name == "where" and type(condition) is TraceNode and promotion.loses_truth(condition.dtype, compute):
+            operands = [self._operand(name, self.record("ne", (condition, 0), {})), *operands[1:]]
+        same, fitted, attrs = promotion.fitted(name, signature, operands, attrs)
+        return row.name if same == name else same, list(fitted), attrs
 
     def _variance(self, x: TraceNode, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Any:
         """A variance over trailing axes as means, so that it fuses; None for others."""

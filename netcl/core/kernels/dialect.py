@@ -1,6 +1,7 @@
 """The dialect of the primitive table: text that means the same in OpenCL C and in Python.
 
-Legal are `+ - * /`, one comparison at a time, calls of the functions below, and `where(condition, then, else)`.
+Legal are `+ - * /`, on integers `& | ^ ~`, one comparison at a time, calls of the functions below and of those made
+known by `define_function`, and `where(condition, then, else)`.
 `check` refuses everything whose meaning differs (`1/2`, chained comparison, `**`). From a formula come
 
 - a Python function over NumPy arrays (`NUMPY[NAME]`), and
@@ -23,6 +24,7 @@ import numpy as np
 if TYPE_CHECKING:
     from netcl.core.kernels.primitives import Primitive
 
+FLOATING = ("float", "double")  # C names of the types that compute with fractions
 # name in the dialect -> OpenCL C builtin (floats)
 FUNCTIONS = {
     "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "sin": "sin", "cos": "cos",
@@ -31,8 +33,10 @@ FUNCTIONS = {
 }  # fmt: skip
 _LEGAL = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Compare, ast.Lt, ast.Gt,
-    ast.LtE, ast.GtE, ast.Eq, ast.NotEq, ast.Call, ast.Name, ast.Load, ast.Constant,
+    ast.LtE, ast.GtE, ast.Eq, ast.NotEq, ast.Call, ast.Name, ast.Load, ast.Constant, ast.BitAnd, ast.BitOr, ast.BitXor,
+    ast.Invert,
 )  # fmt: skip
+_BITS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Invert)  # C has them for integers alone
 
 
 @cache
@@ -45,7 +49,7 @@ def check(row: Primitive) -> None:
     """Raise ValueError unless every formula of `row` means the same in C and in Python."""
     if row.grads and len(row.grads) != len(row.inputs):
         raise ValueError(f"{row.name}: expected {len(row.inputs)} gradients, got {len(row.grads)}.")
-    legal = {*FUNCTIONS, "where", *row.inputs, *row.attrs}
+    legal = {*FUNCTIONS, "where", *_definitions, *row.inputs, *row.attrs}
     for i, formula in enumerate((row.value, *row.grads)):
         if formula:
             _check_formula(row.name, formula, legal | {"g", "y"} if i else legal)
@@ -58,7 +62,8 @@ def _check_formula(name: str, formula: str, legal: set[str]) -> None:
         if isinstance(n, ast.Compare) and len(n.ops) > 1:
             raise ValueError(f"{name}: a chained comparison differs in C; compare once at a time in {formula!r}.")
         if isinstance(n, ast.Name) and n.id not in legal:
-            raise ValueError(f"{name}: unknown name {n.id!r} in {formula!r}; legal are {sorted(legal)}.")
+            choices = sorted(legal - _definitions.keys())
+            raise ValueError(f"{name}: unknown name {n.id!r} in {formula!r}; legal are {choices}.")
         if isinstance(n, ast.Constant) and type(n.value) not in (int, float):
             raise ValueError(f"{name}: expected numbers, got {n.value!r} in {formula!r}.")
         if isinstance(n, ast.BinOp) and all(isinstance(c, ast.Constant) for c in (n.left, n.right)):
@@ -81,8 +86,26 @@ def _erf(a: Any) -> Any:
         return _erf_loop(a).astype(a.dtype) if a.size else a
 
 
+def _where(condition: Any, then: Any, otherwise: Any) -> Any:
+    """np.where in which a Python number takes the dtype of the other branch, as in C."""
+    if isinstance(then, (int, float)) and isinstance(otherwise, (np.ndarray, np.generic)):
+        then = np.asarray(then).astype(otherwise.dtype)
+    elif isinstance(otherwise, (int, float)) and isinstance(then, (np.ndarray, np.generic)):
+        otherwise = np.asarray(otherwise).astype(then.dtype)
+    return np.where(condition, then, otherwise)
+
+
+def _pow(a: Any, b: Any) -> Any:
+    """np.power; of integers to a negative one the whole part, where NumPy refuses."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype.kind == "f" or b.dtype.kind == "f" or not (b < 0).any():
+        return np.power(a, b)
+    below = _where(a == 1, 1, _where(a == -1, 1 - 2 * (b & 1), 0))
+    return np.where(b < 0, below, np.power(a, np.maximum(b, 0)))
+
+
 NUMPY: dict[str, Any] = {f: getattr(np, f) for f in FUNCTIONS if hasattr(np, f)}
-NUMPY |= {"atan": np.arctan, "atan2": np.arctan2, "pow": np.power, "erf": _erf, "where": np.where, "abs": np.abs}
+NUMPY |= {"atan": np.arctan, "atan2": np.arctan2, "pow": _pow, "erf": _erf, "where": _where, "abs": np.abs}
 
 _definitions: dict[str, tuple[tuple[str, ...], str]] = {}  # NAME -> (parameters, formula)
 
@@ -124,7 +147,7 @@ def calls(name: str) -> frozenset[str]:
 
 def constant(value: float, element: str) -> str:
     """A number as a C literal of `element` type: 0.5f, 0.5, 2."""
-    if element not in ("float", "double"):
+    if element not in FLOATING:
         return str(int(value))
     if math.isinf(value):
         return "INFINITY" if value > 0 else "(-INFINITY)"
@@ -137,7 +160,8 @@ class _Renderer(ast.NodeVisitor):
     """A formula as C text."""
 
     OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=",
-                 ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}  # fmt: skip
+                 ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
+                 ast.USub: "-", ast.Invert: "~"}  # fmt: skip
 
     def __init__(self, element: str) -> None:
         self.element = element
@@ -149,7 +173,7 @@ class _Renderer(ast.NodeVisitor):
         return f"({self.visit(node.left)} {self.OPERATORS[type(node.op)]} {self.visit(node.right)})"
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> str:
-        return f"(-{self.visit(node.operand)})"
+        return f"({self.OPERATORS[type(node.op)]}{self.visit(node.operand)})"
 
     def visit_Compare(self, node: ast.Compare) -> str:
         return f"({self.visit(node.left)} {self.OPERATORS[type(node.ops[0])]} {self.visit(node.comparators[0])})"
@@ -163,7 +187,8 @@ class _Renderer(ast.NodeVisitor):
         return node.id
 
     def visit_Constant(self, node: ast.Constant) -> str:
-        return constant(node.value, self.element)  # type: ignore[arg-type]
+        text = constant(node.value, self.element)  # type: ignore[arg-type]
+        return text if self.element in FLOATING else f"(T)({text})"  # an int may not meet vectors of narrower ones
 
 
 @cache
@@ -183,21 +208,24 @@ def _math_blocks() -> dict[str, str]:
     return {block.split("\n", 1)[0].strip(): block.split("\n", 1)[1] for block in text.split("// @")[1:]}
 
 
-def _math(name: str, element: str, plain: bool) -> str:
+def _math(name: str, element: str, plain: bool, doubles: bool) -> str:
     """The definition of `f_<name>`: a builtin, or on CPU devices and integers a function of our own."""
     blocks = _math_blocks()
-    if element not in ("float", "double"):
+    if element not in FLOATING:
         return blocks.get(f"int_{name}", f"#define f_{name}(a) (a)\n")
-    if plain and element == "float" and name in blocks:
+    if element == "double" and f"double_{name}" in blocks:
+        return blocks[f"double_{name}"]
+    if plain and element == "float" and name in blocks and (doubles or "f_quarter" not in blocks[name]):
         return blocks[name]
     return f"#define f_{name} {FUNCTIONS[name]}\n"
 
 
 @lru_cache(maxsize=1024)
-def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool = False) -> str:
+def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool = False, doubles: bool = True) -> str:
     """The C functions named in `used` (all when None) and what they call, over T = `element` x `width`.
 
-    With `plain`, float maths is written without OpenCL builtins, which some CPU drivers leave as slow function calls.
+    With `plain`, float maths is written without OpenCL builtins, which some CPU drivers leave as slow function calls;
+    without `doubles`, sin, cos and tan, which reduce their argument in double precision, stay builtins.
     """
     order: dict[str, str] = {}
 
@@ -206,7 +234,7 @@ def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool 
             if word in order:
                 continue
             if word.startswith("f_") and (word[2:] in FUNCTIONS or word[2:] in _math_blocks()):
-                text = _math(word[2:], element, plain)
+                text = _math(word[2:], element, plain, doubles)
                 require(w for w in _WORD.findall(text) if w != word)
                 order[word] = text
             elif word in _definitions:
@@ -216,7 +244,9 @@ def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool 
                 arguments = ", ".join(f"T {p}" for p in parameters)
                 order[word] = f"static inline T {word}({arguments}) {{ return {_widen(body)}; }}\n"
 
-    require(sorted(_definitions if used is None else used))
+    if used is None:
+        used = frozenset(w for w in _definitions if element not in FLOATING or not _is_of_bits(w))
+    require(sorted(used))
     vector = element if width == 1 else f"{element}{width}"
     mask = {"float": "int", "double": "long"}.get(element, element.lstrip("u"))
     suffix = "" if width == 1 else str(width)
@@ -226,7 +256,19 @@ def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool 
         types += f"#define D double{suffix}\n#define CONVERT_D convert_double{suffix}\n#define AS_L as_long{suffix}\n"
         types += f"#define CONVERT_T convert_{vector}\n#define CONVERT_M convert_{mask}{suffix}\n"
         types = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + types
-    return types + "#define where(c, t, f) ((c) ? (T)(t) : (T)(f))\n" + "".join(order.values())
+    text = "#define where(c, t, f) ((c) ? (T)(t) : (T)(f))\n" + "".join(order.values())
+    if "SOME(" in text:
+        types += f"#define SOME(m) {'(m)' if width == 1 else 'any(m)'}\n"
+    return types + text
+
+
+def _is_of_bits(name: str) -> bool:
+    """Whether a function uses operators on bits, itself or through others."""
+    if name not in _definitions:
+        return False
+    formula = _definitions[name][1]
+    own = any(isinstance(n, _BITS) for n in ast.walk(ast.parse(formula, mode="eval")))
+    return own or any(_is_of_bits(word) for word in names(formula))
 
 
 def _widen(body: str) -> str:

@@ -97,22 +97,44 @@ static inline T f_erf(T x) {
 // @abs
 #define f_abs(a) AS_T(AS_M(a) & 0x7fffffff)
 // @int_abs
-static inline T f_abs(T a) { return where(a < 0, -a, a); }
+static inline T f_abs(T a) { return where(a < (T)(0), -a, a); }
 // @int_fmod
 static inline T f_fmod(T a, T b) {
     // x / 0 is 0 as in NumPy; x / -1 would trap for the smallest integer
-    T d = where((b == 0) | ((b == (T)(-1)) & ((T)(-1) < (T)(0))), 1, b);
-    return where(b == 0, 0, a % d);
+    T d = where((b == (T)(0)) | ((b == (T)(-1)) & ((T)(-1) < (T)(0))), 1, b);
+    return where(b == (T)(0), 0, a % d);
 }
 // @int_pow
 static inline T f_pow(T a, T b) {
-    T y = (T)(1), base = a, e = where(b < 0, 0, b);
-    for (int i = 0; i < 63; i++) {
-        y = where((e & (T)(1)) != 0, y * base, y);
+    T y = (T)(1), base = a, e = where(b < (T)(0), 0, b);
+    while (SOME(e > (T)(0))) {
+        y = where((e & (T)(1)) != (T)(0), y * base, y);
         base = base * base;
         e = e / (T)(2);
     }
-    return where(b < 0, where(a == 1, 1, 0), y);
+    T unit = where((b & (T)(1)) == (T)(0), 1, a);   // of a = -1
+    T below = where(a == (T)(1), 1, where(a == (T)(-1), unit, 0));
+    return where(b < (T)(0), below, y);
+}
+// @double_fmod
+// Exact, where builtins of some drivers are not: a quotient below 2^52 is taken off in one fused step, which rounds
+// nothing; a larger one in several, the divisor raised by a power of two.
+static inline T f_fmod(T a, T b) {
+    T r = fabs(a), d = fabs(b);
+    M usable = (r < (T)(INFINITY)) & (d > 0.0) & (d < (T)(INFINITY));
+    T rest = usable ? r : (T)(0.0), by = usable ? d : (T)(1.0);
+    while (SOME(rest >= by)) {
+        T step = by, q = rest / step;
+        while (SOME(q >= 4503599627370496.0)) {
+            M up = (AS_M(q) >> 52) - 1074;              // the power that leaves a quotient of about 2^51
+            step = step * AS_T(((up > 0 ? up : (M)(0)) + 1023) << 52);
+            q = rest / step;
+        }
+        rest = fma(-trunc(q), step, rest);
+        rest = rest < 0.0 ? rest + step : rest;         // the quotient was rounded up
+    }
+    T y = copysign(rest, a);
+    return usable ? y : (r < (T)(INFINITY)) & (d == (T)(INFINITY)) ? a : (T)(NAN);
 }
 // @quarter
 // x = q * pi/2 + r with |r| <= pi/4, reduced in double precision: right up to |x| = 2^30.

@@ -4,7 +4,8 @@ A row says what an op computes and how its gradients follow, in text that means 
 (`dialect.py`). Eager kernels, fused kernels, the NumPy path, gradients, and what backward keeps all come from the row.
 Inputs are `a b c`, `y` is the output, `g` the upstream gradient, further names are scalar attributes.
 
-Special values are part of a formula: relu is `where(a < 0, 0, a)`, so NaN stays NaN and -inf gives 0.
+Special values are part of a formula: relu is `where(a < 0, 0, a)`, so NaN stays NaN and -inf gives 0. Integers wrap,
+x % 0 is 0, and a negative power is the whole part of the true one, on every backend.
 """
 
 from __future__ import annotations
@@ -15,18 +16,24 @@ from functools import cached_property
 
 from netcl.core.kernels import dialect
 
-SAME, FLOAT, BOOL = "same", "float", "bool"  # kinds of result: promoted inputs; at least half; true or false
+# kinds of result: promoted inputs; at least half; true or false; promoted inputs, which must be integers or bools
+SAME, FLOAT, BOOL, INTEGER = "same", "float", "bool", "integer"
+AS_INT8, REFUSED = "int8", "refused"  # what bools may do besides taking another row
 
 
 @dataclass(frozen=True)
 class Primitive:
-    """One row. `grads` holds a formula per input (None where there is no gradient); `result` is SAME, FLOAT or BOOL."""
+    """One row. `grads` holds a formula per input (None where there is no gradient); `result` is one of the kinds.
+
+    `bools` says what becomes of bools alone, as in NumPy: another row, AS_INT8 or REFUSED; "" takes them as 0 and 1.
+    """
 
     name: str
     value: str
     grads: tuple[str | None, ...] = ()
     attrs: tuple[str, ...] = ()
     result: str = SAME
+    bools: str = ""
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -48,6 +55,10 @@ class Primitive:
                 yield f"{self.name.upper()}_D{i}", ("g", "y", *self.inputs, *self.attrs), formula
 
 
+dialect.define_function(
+    "WITH_SIGN_OF", ("b", "r"), "where(r == 0, where(b < 0, -abs(r), abs(r)), where((r < 0) != (b < 0), r + b, r))"
+)  # of a remainder r by b: Python's has the sign of b
+
 P = Primitive
 _SIGMOID = "1 / (1 + exp(-a))"
 _CDF = "0.5 * (1 + erf(a * 0.7071067811865476))"  # of the standard normal distribution
@@ -56,23 +67,25 @@ _SOFTPLUS = "where(a > 0, a, 0) + log1p(exp(-abs(a)))"
 
 ROWS = (
     # arithmetic
-    P("add", "a + b", ("g", "g")),
-    P("sub", "a - b", ("g", "-g")),
-    P("mul", "a * b", ("g * b", "g * a")),
+    P("add", "a + b", ("g", "g"), bools="logical_or"),
+    P("sub", "a - b", ("g", "-g"), bools=REFUSED),
+    P("mul", "a * b", ("g * b", "g * a"), bools="logical_and"),
     P("div", "a / b", ("g / b", "-g * y / b"), result=FLOAT),
-    P("neg", "-a", ("-g",)),
+    P("neg", "-a", ("-g",), bools=REFUSED),
     P("abs", "abs(a)", ("where(a > 0, g, where(a < 0, -g, 0 * g))",)),
     P("sign", "where(a > 0, 1, where(a < 0, -1, a))", ("0 * g",)),
-    P("square", "a * a", ("2 * g * a",)),
+    P("square", "a * a", ("2 * g * a",), bools=AS_INT8),
     P("reciprocal", "1 / a", ("-g * y * y",), result=FLOAT),
-    P("pow", "pow(a, b)", ("where(b == 0, 0, g * b * pow(a, b - 1))", "where(a == 0, 0, g * y * log(a))")),
-    P("remainder", "where(fmod(a, b) * b < 0, fmod(a, b) + b, fmod(a, b))", ("g", "-g * floor(a / b)")),
-    P("fmod", "fmod(a, b)", ("g", "-g * trunc(a / b)")),
+    P("pow", "pow(a, b)", ("where(b == 0, 0, g * b * pow(a, b - 1))", "where(a == 0, 0, g * y * log(a))"),
+      bools=AS_INT8),
+    P("remainder", "WITH_SIGN_OF(b, fmod(a, b))", ("g", "-g * floor(a / b)"), bools=AS_INT8),
+    P("fmod", "fmod(a, b)", ("g", "-g * trunc(a / b)"), bools=AS_INT8),
     P("maximum", "where(a > b, a, where(a == a, b, a))",
       ("where(a > b, g, where(a == b, 0.5 * g, 0))", "where(b > a, g, where(a == b, 0.5 * g, 0))")),
     P("minimum", "where(a < b, a, where(a == a, b, a))",
       ("where(a < b, g, where(a == b, 0.5 * g, 0))", "where(b < a, g, where(a == b, 0.5 * g, 0))")),
-    P("clip", "where(a < lo, lo, where(a > hi, hi, a))", ("where(a < lo, 0, where(a > hi, 0, g))",), ("lo", "hi")),
+    P("clip", "where(where(a < lo, lo, a) > hi, hi, where(a < lo, lo, a))",
+      ("where(a < lo, 0, where(a > hi, 0, g))",), ("lo", "hi")),
     P("where", "where(a != 0, b, c)", (None, "where(a != 0, g, 0)", "where(a != 0, 0, g)")),
     # comparison and logic
     P("lt", "where(a < b, 1, 0)", result=BOOL),
@@ -84,6 +97,10 @@ ROWS = (
     P("logical_and", "where(a != 0, where(b != 0, 1, 0), 0)", result=BOOL),
     P("logical_or", "where(a != 0, 1, where(b != 0, 1, 0))", result=BOOL),
     P("logical_not", "where(a == 0, 1, 0)", result=BOOL),
+    P("bitwise_and", "a & b", result=INTEGER),
+    P("bitwise_or", "a | b", result=INTEGER),
+    P("bitwise_xor", "a ^ b", result=INTEGER),
+    P("bitwise_not", "~a", result=INTEGER, bools="logical_not"),
     P("isnan", "where(a != a, 1, 0)", result=BOOL),
     P("isfinite", "where(a - a == 0, 1, 0)", result=BOOL),
     P("isinf", "where(a == a, where(a - a == 0, 0, 1), 0)", result=BOOL),
