@@ -7,7 +7,7 @@ returns one gradient (or None) per tensor input, itself written with tensor ops 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
 from netcl.autograd.tape import Edge, Record, check_finite
+from netcl.core import versions
 from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import GradientError
@@ -49,7 +50,8 @@ class Op:
     A forward that names `recorded` is told whether backward may come.
     backward(g, y, *xs, **attrs) -> a gradient or None per tensor input. If it names them, it also gets `needs` (which
     inputs want a gradient) and `aux`. `saves` lists what stays alive until then: "y" and input positions; the rest
-    arrives as a Spec.
+    arrives as a Spec. `reads` says of a saved input or attribute which inputs' gradients read it, where that is not all
+    of them.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Op:
     backward: Callable[..., Any] | None = None
     saves: tuple[str | int, ...] | None = None
     aux: bool = False
+    reads: Mapping[int | str, tuple[int, ...]] = field(default_factory=dict)
     extras: frozenset[str] = field(init=False, default=frozenset())
     asks: bool = field(init=False, default=False)
 
@@ -65,6 +68,14 @@ class Op:
             object.__setattr__(self, "asks", "recorded" in inspect.signature(self.forward).parameters)
         named = inspect.signature(self.backward).parameters if self.backward else {}
         object.__setattr__(self, "extras", frozenset(n for n in ("needs", "aux") if n in named))
+
+    def read(self, saved: Sequence[Any], attrs: dict[str, Any], edges: Sequence[Any]) -> Sequence[Any]:
+        """Those of the `saved` inputs and `attrs` that the gradients wanted (where there is an edge) read."""
+        reads = self.reads
+        if not reads:
+            return (*saved, *attrs.values())
+        found: list[tuple[int | str, Any]] = [*enumerate(saved), *attrs.items()]
+        return [x for i, x in found if i not in reads or any(edges[j] is not None for j in reads[i])]
 
 
 OPS: dict[str, Op] = {}
@@ -77,11 +88,12 @@ def register_op(
     *,
     saves: tuple[str | int, ...] | None = None,
     aux: bool = False,
+    reads: Mapping[int | str, tuple[int, ...]] | None = None,
 ) -> Op:
     """Add an operation (see `Op`), to be used as `apply_op(name, ...)`. A name of the primitive table is refused."""
     if name in TABLE:
         raise GradientError(f"register_op: {name!r} is an elementwise primitive; choose another name.")
-    OPS[name] = Op(name, forward, backward, saves, aux)
+    OPS[name] = Op(name, forward, backward, saves, aux, reads or {})
     return OPS[name]
 
 
@@ -156,7 +168,8 @@ def _record(
 
     nodes = tuple([Node(o, is_float(o.dtype), op.name, tape) for o in outputs])
     site = call_site() if state.anomaly else ""
-    tape.add(Record(op.name, tuple([n.key for n in nodes]), edges, pullback, site))
+    saved = (*op.read(kept, attrs, edges), y, aux)
+    tape.add(Record(op.name, tuple([n.key for n in nodes]), edges, pullback, site, saved, versions.now))
     return nodes
 
 
@@ -181,15 +194,15 @@ def _apply_primitive(row: Primitive, args: Sequence[Any], attrs: dict[str, Any])
 def _record_primitive(
     row: Primitive, edges: tuple[Edge | None, ...], xs: Sequence[Any], y: Tensor, attrs: dict[str, Any]
 ) -> Node:
-    tape, saved = state.tape, row.saved
+    tape, needs = state.tape, tuple([e is not None for e in edges])
     assert tape is not None
-    node = Node(y, True, row.name, tape)
-    kept = [x if n in saved or not isinstance(x, Tensor) else None for n, x in zip(row.inputs, xs, strict=True)]
-    kept_y = y if "y" in saved else None
-    needs = [e is not None for e in edges]
+    node, reads = Node(y, True, row.name, tape), row.reads(needs)
+    kept = [x if n in reads or not isinstance(x, Tensor) else None for n, x in zip(row.inputs, xs, strict=True)]
+    kept_y = y if "y" in reads else None
 
     def pullback(g: Tensor) -> Sequence[Tensor | None]:
         return elementwise.gradients(row.name, g, kept_y, kept, needs, **attrs)
 
-    tape.add(Record(row.name, (node.key,), edges, pullback, call_site() if state.anomaly else ""))
+    site = call_site() if state.anomaly else ""
+    tape.add(Record(row.name, (node.key,), edges, pullback, site, (*kept, kept_y), versions.now))
     return node

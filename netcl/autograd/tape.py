@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from netcl.autograd.state import state
+from netcl.core import versions
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import GradientError
 from netcl.core.layout import Shape
@@ -33,6 +34,8 @@ class Record(NamedTuple):
     inputs: tuple[Edge | None, ...]
     pullback: Callable[[Any], Sequence[Tensor | None]]
     site: str  # the line that called the op, kept in anomaly mode
+    saved: Sequence[Any]  # the tensors that pullback reads, as they are or in tuples, among other things
+    version: int  # versions.now when they were saved
 
 
 class Tape:
@@ -72,7 +75,8 @@ class Tape:
         """Add d loss / d leaf to `.grad` of every leaf that requires a gradient.
 
         `grad` is the upstream gradient, by default ones of the loss's shape. The recorded graph is freed as it is
-        walked, so a second call raises GradientError unless the first had `retain_graph=True`.
+        walked, so a second call raises GradientError unless the first had `retain_graph=True`. It also raises
+        where a saved tensor was written in place since forward (by an optimizer, assign, fill_, out=, a replay).
         """
         if self._spent:
             raise GradientError(
@@ -113,6 +117,8 @@ class Tape:
                 continue
             if self.retained:
                 self._retain(record.outputs, upstream, found)
+            if record.version != versions.now:
+                _check_saved(record, record.saved)
             gradients = record.pullback(upstream)
             if state.anomaly:
                 check_finite(f"backward of {record.name}", [g for g in gradients if g is not None], record.site)
@@ -134,6 +140,20 @@ class Tape:
         for key, g in zip(keys, upstream if type(upstream) is tuple else (upstream,), strict=True):
             if key in self.retained and g is not None:
                 found[key] = (self.retained[key], g)
+
+
+def _check_saved(record: Record, saved: Sequence[Any]) -> None:
+    """Raise GradientError if memory that backward is about to read was written since forward."""
+    for x in saved:
+        if isinstance(x, tuple):
+            _check_saved(record, x)
+        elif isinstance(x, Tensor) and versions.changed(x, record.version):
+            where = f"called at {record.site}" if record.site else "detect_anomaly() names its line"
+            raise GradientError(
+                f"backward of {record.name}: expected its saved tensor of shape {x.shape} as forward read it, got one "
+                "written in place since (by an optimizer, assign, fill_, out=, running statistics or a replay); call "
+                f"backward before writing, or give {record.name} a copy ({where})."
+            )
 
 
 def _ones(loss: Node) -> Tensor:

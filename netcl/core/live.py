@@ -25,6 +25,7 @@ class Recorder(Protocol):
 
     thread: int  # of the thread that records
     paused: int  # above 0 while nothing is recorded
+    written: set[int]  # memory that is written in place (core.versions)
 
     def on_step(self, fn: Callable[[], None]) -> None:
         """Run `fn` before each replay."""

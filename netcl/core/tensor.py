@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import layout
+from netcl.core import layout, versions
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
@@ -113,12 +113,16 @@ class Tensor:
     @staticmethod
     def full(queue: Any, shape: Any, value: Any, dtype: Any = "float32") -> Tensor:
         """A tensor of `shape` holding `value` everywhere."""
-        tensor = Tensor.empty(queue, shape, dtype)
-        tensor.fill_(value)
-        return tensor
+        return Tensor.empty(queue, shape, dtype)._fill(value)
 
     def fill_(self, value: Any) -> Tensor:
         """Set every element to `value`, in place. Raises NumberOutOfRange where the dtype cannot hold it."""
+        self._fill(value)
+        versions.wrote(self)
+        return self
+
+    def _fill(self, value: Any) -> Tensor:
+        """`fill_` of memory that nothing has read yet."""
         if self.dtype != BOOL:
             check_number("fill_", value, self.dtype)
         if self.size == 0:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netcl.core import layout
+from netcl.core import layout, versions
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import Kernel
 from netcl.core.backend.prepared import Run, prepare
@@ -73,6 +73,8 @@ def run(
     for t in tensors if out is None else (*tensors, *out):
         if t.queue is not queue:
             same_queue(chain.name, *tensors, *(out or ()))
+    if out is not None:
+        versions.wrote(*out)
     if isinstance(queue, CPUQueue):
         return _run_numpy(chain, compute, dtypes, tensors, scalars, out)
     plan = plan_of(queue, chain, compute, dtypes, tensors, out)

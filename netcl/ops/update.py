@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from netcl.core import versions
 from netcl.core.backend import cpu
 from netcl.core.dtypes import FLOAT32, NARROW, DType, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
@@ -230,6 +231,7 @@ def _apply(
             cell.value = function(**values)
 
     each_step(refresh)
+    versions.wrote(*tensors, *flats)
     grads = [_gradient(row.name, t, g) for t, g in zip(tensors, gradients)]
     gate = None if gate is None else _checked(row.name, gate)
     if isinstance(tensors[0].queue, CPUQueue):

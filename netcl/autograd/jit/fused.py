@@ -76,6 +76,7 @@ class FusedStep:
         numbers_as_arguments: bool = False,
     ) -> None:
         self.name, self.nodes, self.leaves, self.outputs = name, list(nodes), list(leaves), list(outputs)
+        self.title = f"{name} ({' '.join(n.op_name for n in nodes)})"  # for messages
         self.shape, self.compute, self.axes, self.aligned = shape, compute, axes, aligned
         self.numbers_as_arguments = numbers_as_arguments
         self.fold = self._fold()

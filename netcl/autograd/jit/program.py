@@ -14,6 +14,7 @@ from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, edges_of
 from netcl.autograd.state import state
 from netcl.autograd.tape import Record, check_finite
+from netcl.core import versions
 from netcl.core.callers import call_site
 from netcl.core.errors import NetclError
 from netcl.core.queue import CPUQueue
@@ -116,14 +117,14 @@ def _run_fused(call: FusedCall, values: list[Any], floats: Sequence[float]) -> N
 
         outputs = [Node(y, d, step.name, tape if d else None) for y, d in zip(made, call.differentiable)]
         site = call_site() if state.anomaly else ""
-        tape.add(Record(step.name, tuple([n.key for n in outputs]), edges, pullback, site))
+        tape.add(Record(step.title, tuple([n.key for n in outputs]), edges, pullback, site, kept, versions.now))
     else:
         made, _ = step.forward(tensors, floats)
         outputs = [Node(y, False, step.name) for y in made]
     for i, node in zip(call.outputs, outputs):
         values[i] = node
     if state.anomaly:
-        check_finite(step.name, made, call_site())
+        check_finite(step.title, made, call_site())
 
 
 def _run_eager(call: EagerCall, values: list[Any], floats: Sequence[float]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
-from netcl.core import live
+from netcl.core import live, versions
 from netcl.core.backend import opencl
 from netcl.core.errors import CaptureError, DTypeError, GradientError
 from netcl.core.queue import CPUQueue
@@ -237,6 +237,7 @@ def _bring(capture: KernelCapture, target: Tensor, slot: Any, x: Any) -> None:
             return
         slot.bind(target.buffer)
     if isinstance(x, np.ndarray):
+        versions.wrote(target)
         if isinstance(queue, CPUQueue):
             target.array[...] = x
         else:
@@ -247,6 +248,7 @@ def _bring(capture: KernelCapture, target: Tensor, slot: Any, x: Any) -> None:
         return
     if not isinstance(queue, CPUQueue) and source.is_contiguous:
         size = target.dtype.itemsize
+        versions.wrote(target)
         opencl.copy_buffer(queue, target.buffer, source.buffer, source.nbytes, 0, source.offset * size)
     else:
         elementwise.assign(target, source)

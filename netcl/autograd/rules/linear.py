@@ -38,7 +38,9 @@ def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool])
     return [da, db]
 
 
-register_op("matmul", matmul, _matmul_grad, saves=(0, 1))
+_OTHER: dict[int | str, tuple[int, ...]] = {0: (1,), 1: (0,)}  # each factor is read by the gradient of the other
+
+register_op("matmul", matmul, _matmul_grad, saves=(0, 1), reads=_OTHER)
 
 
 def _linear_grad(
@@ -50,10 +52,10 @@ def _linear_grad(
     return [None if dx is None else dx.reshape(x.shape), dw, db]
 
 
-register_op("linear", linear, _linear_grad, saves=(0, 1))
+register_op("linear", linear, _linear_grad, saves=(0, 1), reads=_OTHER)
 register_op("linear_relu", lambda x, w, b=None: linear(x, w, b, activation="relu"),
             lambda g, y, x, w, b=None, *, needs: _linear_grad(g, y, x, w, b, needs=needs, relu=True),
-            saves=("y", 0, 1))  # fmt: skip
+            saves=("y", 0, 1), reads=_OTHER)  # fmt: skip
 
 
 def _conv2d_grad(
@@ -72,14 +74,14 @@ def _conv2d_relu_grad(g: Tensor, y: Tensor, *xs: Any, needs: Sequence[bool], **g
     return _conv2d_grad(dz, y, *xs, needs=needs, **geometry)
 
 
-register_op("conv2d", conv.conv2d, _conv2d_grad, saves=(0, 1))
+register_op("conv2d", conv.conv2d, _conv2d_grad, saves=(0, 1), reads=_OTHER)
 
 
 def _conv2d_relu(x: Tensor, w: Tensor, b: Tensor | None = None, **geometry: Any) -> Tensor:
     return conv.conv2d(x, w, b, activation="relu", **geometry)
 
 
-register_op("conv2d_relu", _conv2d_relu, _conv2d_relu_grad, saves=("y", 0, 1))
+register_op("conv2d_relu", _conv2d_relu, _conv2d_relu_grad, saves=("y", 0, 1), reads=_OTHER)
 
 
 # -- products with an activation ---------------------------------------------------------------------------------------
@@ -121,4 +123,4 @@ def _epilogue_grad(
     return [*grads, *([reduction.sum(g, axis=tuple(range(g.ndim - 1)))] if len(needs) > 2 and needs[2] else [None])]
 
 
-register_op("product_epilogue", _epilogue, _epilogue_grad, saves=("y", 0, 1), aux=True)
+register_op("product_epilogue", _epilogue, _epilogue_grad, saves=("y", 0, 1), aux=True, reads=_OTHER)

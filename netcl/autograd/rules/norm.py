@@ -85,7 +85,10 @@ def _batch_norm_grad(
     return found[: len(needs)]
 
 
-register_op("batch_norm", _batch_norm, _batch_norm_grad, saves=(0, 1, 2), aux=True)
-register_op("group_norm", _group_norm, _group_norm_grad, saves=(0, 1), aux=True)
-register_op("layer_norm", _layer_norm, _layer_norm_grad, saves=(0, 1), aux=True)
-register_op("rms_norm", _rms_norm, _rms_norm_grad, saves=(0, 1), aux=True)
+_AFFINE: dict[int | str, tuple[int, ...]] = {0: (0, 1), 1: (0,)}  # the weight is read by the gradient of x alone
+_STATISTICS: dict[int | str, tuple[int, ...]] = {"running_mean": (), "running_var": ()}  # aux holds what is read
+
+register_op("batch_norm", _batch_norm, _batch_norm_grad, saves=(0, 1, 2), aux=True, reads=_STATISTICS)
+register_op("group_norm", _group_norm, _group_norm_grad, saves=(0, 1), aux=True, reads=_AFFINE)
+register_op("layer_norm", _layer_norm, _layer_norm_grad, saves=(0, 1), aux=True, reads=_AFFINE)
+register_op("rms_norm", _rms_norm, _rms_norm_grad, saves=(0, 1), aux=True, reads=_AFFINE)

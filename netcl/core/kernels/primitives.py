@@ -47,6 +47,19 @@ class Primitive:
         used = {n for formula in self.grads if formula for n in dialect.names(formula)}
         return tuple(n for n in ("y", *self.inputs) if n in used)
 
+    @cached_property
+    def _read(self) -> dict[tuple[bool, ...], frozenset[str]]:
+        return {}
+
+    def reads(self, needs: tuple[bool, ...]) -> frozenset[str]:
+        """The part of `saved` that the gradients of the inputs marked in `needs` read."""
+        found = self._read.get(needs)
+        if found is None:
+            wanted = (f for f, need in zip(self.grads, needs, strict=False) if f and need)
+            found = frozenset(n for f in wanted for n in dialect.names(f) if n in self.saved)
+            self._read[needs] = found
+        return found
+
     def functions(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
         """(NAME, parameters, formula) of the value, then of each gradient as NAME_D0, NAME_D1, ..."""
         yield self.name.upper(), (*self.inputs, *self.attrs), self.value

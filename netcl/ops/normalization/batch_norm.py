@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import layout
+from netcl.core import layout, versions
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import launch
 from netcl.core.backend.prepared import Run, prepare
@@ -64,6 +64,8 @@ def batch_norm(
     key = ("batch_norm", training, activation, *layouts(x, weight, bias, running_mean, running_var))
     run = known(x.queue, key, weight, bias, running_mean, running_var)
     statistics = [t for t in (running_mean, running_var) if t is not None]
+    if training and statistics:
+        versions.wrote(*statistics)
     if run is None:
         _check_forward(x, weight, bias, statistics, training, activation)
         if x.backend == "cpu":

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import layout
+from netcl.core import layout, versions
 from netcl.core.backend import cpu
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import DType, common_dtype, compute_dtype, is_float
@@ -135,6 +135,8 @@ def gemm(
     Raises: DTypeError for operands of several dtypes (`matmul` and `linear` promote), ShapeError for shapes that do not
     fit.
     """
+    if out is not None:
+        versions.wrote(out)
     key = (
         "gemm", a.shape, a.strides, a.offset & 7, a.dtype.num, b.shape, b.strides, b.offset & 7, b.dtype.num,
         None if out is None else (out.shape, out.strides, out.offset & 7, out.dtype.num),

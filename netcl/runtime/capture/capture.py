@@ -21,6 +21,7 @@ from netcl.core import live, process
 from netcl.core.backend import opencl
 from netcl.core.errors import CaptureError
 from netcl.core.queue import CPUQueue, state_of
+from netcl.core.versions import Replayed, memory_key, wrote_memory
 from netcl.runtime.capture import replay
 from netcl.runtime.capture.recording import Recording
 from netcl.runtime.capture.replay import COPY, FILL, KERNEL, WRITE, BufferSlot, Command
@@ -62,6 +63,7 @@ class KernelCapture:
         self._reason = ""
         self._lock = threading.Lock()
         self._run: tuple[int, Callable[[], None]] | None = None  # for the queue of this address
+        self._writes: Replayed | None = None
         self._cells: list[list[Any]] = []  # [cell, function that sets the argument, value sent last]
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -88,7 +90,7 @@ class KernelCapture:
             raise CaptureError(f"end: expected a recording in progress, got none{why}.")
         live.remove()
         live.numpy.close()
-        self._live, self._done = None, live
+        self._live, self._done, self._writes = None, live, Replayed(live.rewritten())
         self._cells = [[cell, replay.setter(c.object, i, t), None] for c in live.commands for i, t, cell in c.cells]
         return self.num_launches
 
@@ -103,7 +105,7 @@ class KernelCapture:
         self._reason = reason
 
     def _forget(self) -> None:
-        self._done = self._run = None
+        self._done = self._run = self._writes = None
         self._cells, self._reason = [], ""
 
     def __enter__(self) -> KernelCapture:
@@ -135,6 +137,8 @@ class KernelCapture:
                 done.numpy.run(done.queue)
             elif done.commands:
                 self._send(done)
+            if self._writes is not None:
+                self._writes.again()
 
     def warm_up(self) -> None:
         """Do now what the first replay would do besides sending: find the fastest way on this device, and build it."""
@@ -156,12 +160,21 @@ class KernelCapture:
             if isinstance(done.queue, CPUQueue):
                 known = done.numpy.keys()
                 _check_map(given, {p: size for p, (_, size) in known.items()}, lambda b: b.nbytes)
-                done.numpy.run(done.queue, {known[p][0]: b for p, b in given.items()})
+                slots = {known[p][0]: b for p, b in given.items()}
+                done.numpy.run(done.queue, slots)
+                self._report({memory_key(done.numpy.memory[slot]): b for slot, b in slots.items()})
                 return
             asked = {p: n for pool in done.pools.values() for p, n in pool.owned.items()}
             sizes = {p: asked.get(p, held.size) for p, held in done.memory.items()}
             _check_map(given, sizes, lambda b: b.size)
             self._send_replaced(done, given)
+            self._report(given)
+
+    def _report(self, replaced: Mapping[int, Any]) -> None:
+        """Tell core.versions of a replay that wrote to other memory in the place of some of its own."""
+        if self._writes is not None:
+            self._writes.again()
+            wrote_memory([memory_key(b) for key, b in replaced.items() if key in self._writes.keys])
 
     def slot_of(self, buffer: Any) -> BufferSlot | None:
         """A slot to put other memory in the place of `buffer`, lasting, and cheaper than a copy.

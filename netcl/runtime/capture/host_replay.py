@@ -18,6 +18,7 @@ from netcl.core import live
 from netcl.core.backend import cpu
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
+from netcl.core.versions import memory_key
 
 # How many references an object has; other Pythons do not count, and then nothing is taken for unused.
 references: Callable[[Any], int] = getattr(sys, "getrefcount", lambda _: 1 << 30)
@@ -154,6 +155,11 @@ class NumpySteps:
     def keys(self) -> dict[int, tuple[int, int]]:
         """(slot, bytes) of the memory that stays, by address."""
         return {m.ctypes.data: (s, m.nbytes) for s, m in enumerate(self.memory) if m is not None}
+
+    def rewritten(self) -> set[int]:
+        """The memory that each replay writes and that somebody may see, as core.versions tells it."""
+        results = (self.memory[view.slot] for step in self.steps for view in step.outputs)
+        return {memory_key(m) for m in results if m is not None}
 
     def run(self, queue: Any, replaced: Mapping[int, np.ndarray] | None = None) -> None:
         """Make the calls again; `replaced` gives other memory for some slots, for this run only."""

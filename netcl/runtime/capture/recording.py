@@ -71,6 +71,7 @@ class Recording:
         self.outside: dict[int, Any] = {}  # those of them that were there before
         self.pools: dict[int, RecordingPool] = {}  # by the pool each stands for
         self.scratch: set[int] = set()  # addresses given out while paused
+        self.written: set[int] = set()  # memory that is written in place, as core.versions tells it
         self.arms_flag = self._passing = False
         self._raw = RawCalls(self)
         self._on_refusal = on_refusal
@@ -141,6 +142,11 @@ class Recording:
             if pointer not in self.scratch and self.holders(buffer) <= 0:
                 lost += int(buffer.size)
         return lost
+
+    def rewritten(self) -> set[int]:
+        """The memory that each replay writes: all of its own, and what it writes in place."""
+        owned = {pointer for pool in self.pools.values() for pointer in pool.owned}
+        return self.written | owned | self.numpy.rewritten()
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
