@@ -104,8 +104,9 @@ def load_checkpoint(
     for key, owner in given.items():
         with _as_checkpoint_error(key):
             _try(owner, saved[key], optimizer)
-    for key, owner in given.items():
-        owner.load_state_dict(saved[key])
+    for key in reversed(given):  # the optimizer last: its rates are those of the saved run
+        with _as_checkpoint_error(key):
+            given[key].load_state_dict(saved[key])
     model.load_state_dict(state)
     return {key: metadata.get(key) for key in ("epoch", "step", "extra")}
 

@@ -42,11 +42,10 @@ def one_line(value: Any, limit: int = 300) -> str:
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
     """Write arrays and plain data to exactly `path`; whoever reads sees the old file or the whole new one."""
-    text = json.dumps({**metadata, "version": VERSION})
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # so that all are aligned
     parts = [np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data for name in order]
     try:
-        head = _header(arrays, order, text)
+        head = _header(arrays, order, json.dumps({**metadata, "version": VERSION}))
         total = zlib.crc32(head)
         for part in parts:
             total = zlib.crc32(part, total)
@@ -54,7 +53,7 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray], metada
             file.write(head.replace(DIGITS_FOLLOW + NO_DIGITS.encode(), DIGITS_FOLLOW + b"%08x" % total, 1))
             for part in parts:
                 file.write(part)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"save: expected to write {one_line(path)}, got {one_line(error)}.") from error

@@ -1,5 +1,7 @@
 """Checkpoints: a resumed run is the uninterrupted one."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ from netcl.core.errors import CheckpointError
 from netcl.core.tensor import Tensor
 from netcl.data import DataLoader, TensorDataset
 from netcl.io import load_checkpoint, load_model, save_checkpoint, save_model
-from netcl.optim import SGD, AdamW, CosineAnnealingLR, ReduceLROnPlateau
+from netcl.io.file import read, write
+from netcl.optim import SGD, AdamW, CosineAnnealingLR, ReduceLROnPlateau, WarmupCosine
 
 X = np.random.default_rng(0).standard_normal((24, 3)).astype(np.float32)
 
@@ -129,7 +132,90 @@ def test_what_does_not_fit_changes_nothing(queue, tmp_path):
         load_checkpoint(other.model, path)
 
 
+class Picky:
+    """An object of the user's that notices too late what it cannot take."""
+
+    def __init__(self, limit=10):
+        self.count, self.limit, self.seen = 1, limit, []
+
+    def state_dict(self):
+        return {"count": self.count, "seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen, self.count = state["seen"], state["count"]
+        if self.count > self.limit:
+            raise KeyError("too many")
+
+
+def test_states_of_another_class_or_without_sense_change_nothing(queue, tmp_path):
+    run, path = Run(queue), tmp_path / "run.netcl"
+    run.train(1)
+    save_checkpoint(run.model, path, **run.parts, rng=Picky())
+
+    def everything(other, picky):
+        states = [other.model.state_dict(), other.opt.state_dict()["state"].values()]
+        tensors = [*states[0].values(), *(v for s in states[1] for v in s.values() if isinstance(v, Tensor))]
+        settings = [{k: v for k, v in g.items() if k != "params"} for g in other.opt.param_groups]
+        return [t.to_host().tolist() for t in tensors], settings, vars(other.schedule) | {"optimizer": 0}, vars(picky)
+
+    arrays, metadata = read(path)
+    broken = []
+    for change in (
+        lambda m, a: m["rng"].update(count=99),
+        lambda m, a: m["rng"].pop("count"),
+        lambda m, a: m.update(loader={}),
+        lambda m, a: m.update(loader=[1]),
+        lambda m, a: m.update(schedule=3),
+        lambda m, a: m["optimizer"].pop("param_groups"),
+        lambda m, a: m["optimizer"].update(state=[]),
+        lambda m, a: m.update(optimizer="text"),
+        lambda m, a: m["optimizer"]["state"].pop(next(iter(m["optimizer"]["state"]))),
+        lambda m, a: a.update({"optimizer/nobody/m": np.zeros(2, np.float32)}),
+        lambda m, a: m["kinds"].update(optimizer="SGD"),
+        lambda m, a: m["kinds"].update(schedule="WarmupCosine"),
+        lambda m, a: m["kinds"].pop("loader"),
+    ):
+        broken.append((copy.deepcopy(metadata), dict(arrays)))
+        change(*broken[-1])
+    other, picky = Run(queue), Picky(limit=5)
+    other.train(1)
+    picky.seen.append("kept")
+    before = copy.deepcopy(everything(other, picky))
+    for plain, tensors in broken:
+        write(path, tensors, plain)
+        with pytest.raises(CheckpointError, match=r"load_checkpoint|load_state_dict") as caught:
+            load_checkpoint(other.model, path, **other.parts, rng=picky)
+        assert str(caught.value).isprintable()
+        assert everything(other, picky) == before
+    write(path, arrays, metadata)
+    load_checkpoint(other.model, path, **other.parts, rng=picky)
+    assert picky.seen == []
+
+
+def test_states_of_another_class_are_refused(queue, tmp_path):
+    run, path = Run(queue), tmp_path / "run.netcl"
+    run.train(1)
+    save_checkpoint(run.model, path, optimizer=run.opt, schedule=run.schedule)
+    before = run.model[0].weight.to_host()
+    run.train(1)
+    after = run.model[0].weight.to_host()
+    for given in (
+        {"optimizer": SGD(run.model.parameters(), momentum=0.9)},
+        {"optimizer": run.opt, "schedule": WarmupCosine(run.opt, 2, 10)},
+        {"schedule": ReduceLROnPlateau(run.opt)},
+    ):
+        with pytest.raises(CheckpointError):
+            load_checkpoint(run.model, path, **given)
+        np.testing.assert_array_equal(run.model[0].weight.to_host(), after)
+    load_checkpoint(run.model, path, optimizer=run.opt, schedule=run.schedule)
+    np.testing.assert_array_equal(run.model[0].weight.to_host(), before)
+
+
 def test_only_plain_data_is_kept(cpu_queue, tmp_path):
     with pytest.raises(CheckpointError, match="expected plain data"):
         save_checkpoint(nn.ReLU(), tmp_path / "a", extra=object())
+    ring = []
+    ring.append(ring)
+    with pytest.raises(CheckpointError, match="Circular reference"):
+        save_checkpoint(nn.ReLU(), tmp_path / "a", extra=ring)
     assert not list(tmp_path.iterdir())
