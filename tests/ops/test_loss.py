@@ -5,6 +5,8 @@ import pytest
 from scipy import special
 
 import netcl.autograd as ag
+from netcl import nn
+from netcl.autograd.compiler import jit_compile
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.ops.losses import loss
@@ -76,19 +78,70 @@ def test_value_and_gradients(queue, case, reduction):
         np.testing.assert_allclose(node.grad.to_host(), numeric, rtol=2e-3, atol=2e-5)
 
 
-def test_broadcast_views_and_whole_targets(queue):
+def test_views_and_whole_targets(queue):
     rng = np.random.default_rng(0)
-    x, t = rng.normal(size=(30, 9)), rng.integers(0, 2, (1, 9))
+    x, t = rng.normal(size=(30, 9)), rng.integers(0, 2, (15, 9))
     got = loss.mse_loss(on(queue, x.T).T[::2], on(queue, t, np.int32)).to_host()
     np.testing.assert_allclose(got, [((x[::2] - t) ** 2).mean()], rtol=1e-5)
-    p = ag.Parameter(on(queue, x))
-    target = ag.Parameter(on(queue, t))
+
+
+def test_a_target_that_is_broadcast_with_intent(queue):
+    rng = np.random.default_rng(0)
+    x, t = rng.normal(size=(30, 9)), rng.normal(size=(1, 9))
+    p, target = ag.Parameter(on(queue, x)), ag.Parameter(on(queue, t))
     with ag.Tape() as tape:
-        y = ag.mse_loss(p, target)
+        y = ag.mse_loss(p, ag.expand(target, 30, 9))
     tape.backward(y)
+    np.testing.assert_allclose(y.to_host(), [((x - t) ** 2).mean()], rtol=1e-5)
     np.testing.assert_allclose(
         target.grad.to_host(), (2 * (t - x)).sum(0, keepdims=True) / x.size, rtol=1e-4, atol=1e-6
     )
+
+
+PAIRWISE = {
+    "mse_loss": nn.MSELoss, "l1_loss": nn.L1Loss, "smooth_l1_loss": nn.SmoothL1Loss, "huber_loss": nn.HuberLoss,
+    "binary_cross_entropy": nn.BCELoss, "binary_cross_entropy_with_logits": nn.BCEWithLogitsLoss,
+    "kl_div": nn.KLDivLoss, "hinge_loss": nn.HingeLoss,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_unequal_shapes_are_refused(queue, name, reduction):
+    """(4, 1) against (4,) would compare every prediction with every target."""
+    one = lambda *shape: on(queue, np.full(shape, 0.5))  # noqa: E731
+    function = getattr(ag, name)
+    forms = (
+        lambda x, t: getattr(loss, name)(x, t, reduction=reduction),
+        lambda x, t: function(x, t, reduction=reduction),
+        lambda x, t: PAIRWISE[name](reduction=reduction)(ag.tensor(x), ag.tensor(t)),
+        jit_compile(lambda x, t: ag.mul(function(x, t, reduction=reduction), 1.0)),
+    )
+    for x, t in (((4, 1), (4,)), ((4,), (4, 1)), ((4, 3), (3,)), ((4, 3), (1, 3)), ((2, 2), (1,)), ((4,), ())):
+        for form in forms:
+            with pytest.raises(ShapeError, match=f"{name}: expected a prediction and a target of one shape, got"):
+                form(one(*x), one(*t))
+    assert forms[1](one(4, 1), one(4, 1)).shape == ((4, 1) if reduction == "none" else (1,))
+
+
+def test_unequal_shapes_are_refused_with_log_targets_and_by_weights(queue):
+    one = lambda *shape: on(queue, np.full(shape, 0.5))  # noqa: E731
+    with pytest.raises(ShapeError, match=r"kl_div_log: expected .* got \(4, 1\) and \(4,\)"):
+        ag.kl_div(one(4, 1), one(4), log_target=True)
+    for wrong in ((4,), (2, 4, 3)):
+        with pytest.raises(ShapeError, match="with_logits: expected"):
+            ag.binary_cross_entropy_with_logits(one(4, 3), one(4, 3), pos_weight=one(*wrong))
+    assert ag.binary_cross_entropy_with_logits(one(4, 3), one(4, 3), pos_weight=one(3)).shape == (1,)
+
+
+def test_what_is_no_tensor_is_refused(queue):
+    x = on(queue, np.zeros(3))
+    for wrong in (np.zeros(3), [0.0] * 3, None, "x"):
+        with pytest.raises(DTypeError, match="mse_loss: expected tensors, got"):
+            loss.mse_loss(x, wrong)
+        with pytest.raises(DTypeError, match="mse_loss: expected tensors, got"):
+            loss.mse_loss(wrong, x)
+    assert loss.mse_loss(x, 2.0).item() == 4
 
 
 def test_logits_far_out_and_positive_weight(queue):

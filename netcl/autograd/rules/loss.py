@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from netcl.autograd.jit import shapes
 from netcl.autograd.op import register_op
 from netcl.autograd.state import state
-from netcl.core import layout
 from netcl.core.dtypes import as_dtype, common_dtype, compute_dtype, is_float
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
@@ -76,11 +76,15 @@ for _name in loss.LOSSES:
 register_op("kl_div_log", lambda x, t, reduction="mean": loss.kl_div(x, t, reduction, True), _row_grad("kl_div_log"))
 
 
-@shapes.rule(*loss.LOSSES)
-def _loss_shape(x: Any, target: Any, weight: Any = 1.0, reduction: str = "mean", **_: Any) -> shapes.Facts:
+def _loss_shape(name: str, x: Any, target: Any, weight: Any = 1.0, reduction: str = "mean", **_: Any) -> shapes.Facts:
     tensors = [t for t in (x, target, weight) if hasattr(t, "shape")]
     dtype = as_dtype(common_dtype(*[t.dtype for t in tensors if is_float(t.dtype)]))
-    return (1,) if reduction != "none" else layout.broadcast("loss", *(t.shape for t in tensors)), dtype
+    shape = loss.result_shape(name, x, target, weight)
+    return (1,) if reduction != "none" else shape, dtype
+
+
+for _name in loss.LOSSES:
+    shapes.rule(_name)(partial(_loss_shape, _name))
 
 
 @shapes.rule("nll_loss")

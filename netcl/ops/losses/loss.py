@@ -1,7 +1,8 @@
 """Losses that compare a prediction with a target element by element, and the negative log-likelihood of labels.
 
 A loss is a row of formulas, as in the primitive table: `a` is the prediction, `b` the target, `c` a weight. Value and
-mean are one fold, the gradients of all inputs one elementwise launch. Inputs broadcast; "none" returns their shape.
+mean are one fold, the gradients of all inputs one elementwise launch. Prediction and target have one shape, which
+"none" returns: (N, 1) against (N,) would compare every prediction with every target. Weights broadcast to it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from netcl.core import layout
 from netcl.core.dtypes import DType, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import Primitive
-from netcl.core.tensor import Tensor
+from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.chain import run
 from netcl.fusion.formula import formula
 from netcl.fusion.render import Chain, Line
@@ -65,15 +68,30 @@ def _value_and_mean(name: str, operands: Sequence[Operand], reduction: str, attr
     if reduction not in REDUCTIONS or (reduction == "batchmean" and not name.startswith("kl_div")):
         raise ValueError(f"{name}: expected reduction 'mean', 'sum' or 'none', got {reduction!r}.")
     tensors = [x for x in operands if isinstance(x, Tensor)]
+    same_queue(name, operands[0], *[x for x in operands[1:] if not isinstance(x, (int, float, np.number))])
     dtype = _dtype(name, *[t.dtype for t in tensors])
     chain = _forward(name, tuple(isinstance(x, Tensor) for x in operands))
     numbers = [*(float(x) for x in operands if not isinstance(x, Tensor)), *attrs]
-    shape = layout.broadcast(name, *(t.shape for t in tensors))
+    shape = result_shape(name, *operands)
     if reduction == "none":
         return run(chain, compute_dtype(dtype), (dtype,), tensors, numbers)[0]
     divisor = _divisor(shape, reduction)
     final = "" if reduction == "sum" else "mean"
     return fold_chain(chain, "sum", tensors, None, False, dtype, final, divisor, numbers, compute_dtype(dtype))
+
+
+def result_shape(name: str, x: Any, target: Any, weight: Any = 1.0) -> layout.Shape:
+    """The shape of prediction and target. Raises ShapeError unless it is one, to which the weight broadcasts."""
+    shape: layout.Shape = x.shape
+    if getattr(target, "shape", shape) != shape:
+        raise ShapeError(
+            f"{name}: expected a prediction and a target of one shape, got {shape} and {target.shape}; reshape one, or "
+            "broadcast it with expand if that is meant."
+        )
+    given = getattr(weight, "shape", ())
+    if given and (len(given) > len(shape) or layout.broadcast(name, given, shape) != shape):
+        raise ShapeError(f"{name}: expected a weight that broadcasts to {shape}, got shape {given}.")
+    return shape
 
 
 def _divisor(shape: layout.Shape, reduction: str) -> float:
@@ -121,7 +139,7 @@ def loss_grad(
     tensors = [x for x in operands if isinstance(x, Tensor)]
     wanted = tuple(i for i, need in enumerate(needs) if need and isinstance(operands[i], Tensor))
     result: list[Tensor | None] = [None] * len(operands)
-    shape = layout.broadcast(name, *(t.shape for t in tensors))
+    shape = result_shape(name, *operands)
     if not wanted:
         return result
     chain = _backward(name, tuple(isinstance(x, Tensor) for x in operands), wanted)
