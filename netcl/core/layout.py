@@ -123,7 +123,7 @@ def infer_shape(where: str, size: int, shape: Shape) -> Shape:
 @lru_cache(maxsize=4096)
 def reshape_strides(shape: Shape, strides: Shape, to: Shape) -> Shape | None:
     """Strides that show the same elements as `to`, or None when that needs a copy."""
-    if is_contiguous(shape, strides):
+    if 0 in shape or is_contiguous(shape, strides):
         return contiguous_strides(to)
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
     result: list[int] = []

@@ -30,6 +30,19 @@ def test_ties_and_nan_keep_their_own_gradients(queue):
     assert gradient(lambda x: ag.topk(x, 2, largest=False)[0], x, g[:2]).tolist() == [0, 10, 0, 20, 0]
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (1, 5), (5,), (0, 5), (2, 3, 4)])
+@pytest.mark.parametrize("largest", [True, False])
+def test_topk_of_nothing_has_a_gradient_of_zeros(queue, shape, largest):
+    for axis in range(-1, len(shape)):
+        for fn in (
+            lambda x, a=axis: ag.topk(x, 0, a, largest)[0],
+            lambda x, a=axis: ag.sum(ag.topk(x, 0, a, largest)[0]),
+        ):
+            for form in (fn, ag.jit_compile(fn)):
+                x = ag.tensor(Tensor.ones(queue, shape), requires_grad=True)
+                np.testing.assert_array_equal(gradient(form, x), np.zeros(shape))
+
+
 def test_cumsum_gradient_sums_what_follows(queue):
     x = ag.tensor(on(queue, np.zeros((2, 3))), requires_grad=True)
     g = on(queue, [[1, 2, 3], [4, 5, 6]])

@@ -1,5 +1,7 @@
 """Views are shape arithmetic: NumPy's own views are the reference."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,3 +76,16 @@ def test_refusals_say_what_was_expected():
         layout.as_axes("sum", (0, -2), 2)
     with pytest.raises(ShapeError, match="6 elements"):
         layout.infer_shape("reshape", 6, (4, -1))
+
+
+@pytest.mark.parametrize("axes", list(itertools.permutations(range(3))))
+def test_reshape_of_no_elements_agrees_with_numpy(axes):
+    for shape in itertools.product((0, 1, 2, 4), repeat=3):
+        array = np.zeros(shape).transpose(axes)
+        if array.size:
+            continue
+        base = layout.contiguous_strides(shape)
+        strides = tuple(base[a] for a in axes)
+        for target in itertools.product((0, 1, 3, 4), repeat=2):
+            if 0 in target:
+                assert layout.reshape_strides(array.shape, strides, target) == layout.contiguous_strides(target)

@@ -355,3 +355,42 @@ def test_macro_tiles_cover_the_matrix_and_keep_units_busy(m, n, k, batch, units)
         assert mc <= 384
         items = -(-m // mc) * -(-n // nc) * batch
         assert items >= min(units, max(1, batch * m * n * k >> 21))
+
+
+# -- single columns ----------------------------------------------------------------------------------------------------
+
+
+def test_a_bias_of_one_element_may_have_any_stride(queue):
+    x, w, b = values((3, 8)), values((1, 8)), values((2,))
+    strided = Tensor.from_host(queue, b)[::2]
+    assert strided.strides == (2,)
+    expected = x.astype("f8") @ w.T + b[:1]
+    on = [Tensor.from_host(queue, a) for a in (x, w)]
+    close(linear(*on, strided), expected)
+    close(linear(*on, strided, "relu"), np.maximum(expected, 0))
+    for y in linear_keeping(*on, strided, "silu")[1:]:
+        close(y, expected)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("shape", [(3, 1), (1, 1), (2, 3, 1), (3, 2)])
+def test_gemm_into_columns_of_a_larger_tensor(queue, shape, accumulate):
+    a, b = values((*shape[:-1], 5)), values((5, shape[-1]), seed=1)
+    whole = values((*shape[:-1], 2 * shape[-1]), seed=2)
+    target = Tensor.from_host(queue, whole)
+    gemm(Tensor.from_host(queue, a), Tensor.from_host(queue, b), target[..., ::2], accumulate=accumulate)
+    expected = whole.astype("f8")
+    expected[..., ::2] = a.astype("f8") @ b + (whole[..., ::2] if accumulate else 0)
+    close(target, expected, k=5)
+
+
+def test_gemm_refuses_what_does_not_fit(queue):
+    one = lambda *shape: Tensor.ones(queue, shape)  # noqa: E731
+    for operands, message in (
+        ((one(3, 4), one(5, 2)), r"gemm: expected a \(\.\., M, K\) and b \(\.\., K, N\) with equal K"),
+        ((one(4), one(4, 2)), r"gemm: expected a \(\.\., M, K\)"),
+        ((one(3, 4), one(4, 2), one(2, 3)), r"gemm: expected out of shape \(3, 2\), got \(2, 3\)"),
+        ((one(3, 4), one(4, 2), None, one(3)), r"gemm: expected a bias of shape \(2,\), got \(3,\)"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            gemm(*operands)

@@ -67,8 +67,8 @@ def _value_and_mean(name: str, operands: Sequence[Operand], reduction: str, attr
     """The row `name` of tensors (the first two are) and numbers, reduced."""
     if reduction not in REDUCTIONS or (reduction == "batchmean" and not name.startswith("kl_div")):
         raise ValueError(f"{name}: expected reduction 'mean', 'sum' or 'none', got {reduction!r}.")
-    tensors = [x for x in operands if isinstance(x, Tensor)]
-    same_queue(name, operands[0], *[x for x in operands[1:] if not isinstance(x, (int, float, np.number))])
+    tensors: list[Any] = [x for i, x in enumerate(operands) if i == 0 or not isinstance(x, (int, float, np.number))]
+    same_queue(name, *tensors)
     dtype = _dtype(name, *[t.dtype for t in tensors])
     chain = _forward(name, tuple(isinstance(x, Tensor) for x in operands))
     numbers = [*(float(x) for x in operands if not isinstance(x, Tensor)), *attrs]

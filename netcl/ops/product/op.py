@@ -201,13 +201,13 @@ def _first(
         _check_wide(a, out, accumulate or bias is not None or activation is not None)
     lead = layout.broadcast("gemm", a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
     shape = (*lead, a.shape[-2], b.shape[-1])
+    if out is not None and out.shape != shape:
+        raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
     if a.backend == "cpu":
         return _numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
-    if out is not None and (out.strides[-1] != 1 or out.shape != shape):
-        if out.shape != shape:
-            raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
+    if out is not None and out.strides[-1] != 1 and shape[-1] != 1:
         return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
-    if bias is not None and bias.strides != (1,):
+    if bias is not None and not bias.is_contiguous:
         return gemm(a, b, out, contiguous(bias), activation, alpha, accumulate)
     if layout.size_of(shape) == 0:
         return allocate(a.queue, shape, a.dtype) if out is None else out
