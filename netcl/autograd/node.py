@@ -94,6 +94,10 @@ class Node:
         """The value of a one-element node as a Python number (waits)."""
         return self.value.item()
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The value on the host, outside the graph: `np.asarray(node)`, and NumPy's own functions, see numbers."""
+        return self.value.__array__(dtype, copy)
+
     def __len__(self) -> int:
         return len(self.value)
 
@@ -165,6 +169,10 @@ class Parameter(Node):
     __slots__ = ()
 
     def __init__(self, value: Tensor | Node, name: str | None = None, requires_grad: bool = True) -> None:
+        if not isinstance(value, (Tensor, Node)):
+            raise DTypeError(
+                f"Parameter: expected a Tensor, got {type(value).__name__}; use Tensor.from_host(queue, data)."
+            )
         super().__init__(value.value if isinstance(value, Node) else value)
         if requires_grad:
             _differentiable(self.value)

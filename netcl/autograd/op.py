@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
@@ -18,7 +18,7 @@ from netcl.autograd.tape import Edge, Record, check_finite
 from netcl.core import versions
 from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
-from netcl.core.errors import GradientError
+from netcl.core.errors import GradientError, meant
 from netcl.core.kernels.primitives import TABLE, Primitive, add_row
 from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor
@@ -112,7 +112,7 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
         args = state.autocast(name, args)
     if name in TABLE:
         return _apply_primitive(TABLE[name], args, attrs)
-    op = OPS[name]
+    op = OPS.get(name) or _unknown(name)
     xs = [a.value if isinstance(a, Node) else a for a in args]
     edges = edges_of(args) if state.tape is not None and state.enabled and op.backward is not None else ()
     extra = {"recorded": any(edges)} if op.asks else {}
@@ -126,6 +126,13 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
     if state.anomaly:
         check_finite(name, outputs, call_site())
     return nodes if many else nodes[0]
+
+
+def _unknown(name: str) -> NoReturn:
+    raise GradientError(
+        f"apply_op: expected the name of an operation, got {name!r}{meant(str(name), (*TABLE, *OPS))}; register_op and "
+        "register_row add others."
+    )
 
 
 def edges_of(args: Sequence[Any]) -> tuple[Edge | None, ...]:
@@ -163,6 +170,8 @@ def _record(
         extra = {**attrs, **{k: found[k] for k in op.extras}}
 
     def pullback(g: Any) -> Sequence[Tensor | None]:
+        if many and type(g) is not tuple:
+            g = (g,)
         result = backward(g, y, *kept, **extra)
         return result if isinstance(result, (tuple, list)) else (result,)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from netcl.autograd.state import state
 from netcl.core import versions
 from netcl.core.dtypes import DType, is_float
-from netcl.core.errors import GradientError
+from netcl.core.errors import DTypeError, GradientError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise, reduction
@@ -78,6 +78,7 @@ class Tape:
         walked, so a second call raises GradientError unless the first had `retain_graph=True`. It also raises
         where a saved tensor was written in place since forward (by an optimizer, assign, fill_, out=, a replay).
         """
+        _check_loss(self, loss)
         if self._spent:
             raise GradientError(
                 "backward: expected a recorded graph, got one already used; pass retain_graph=True before."
@@ -87,9 +88,12 @@ class Tape:
                 "backward: expected a node that depends on something requiring a gradient, got one that does not; "
                 "compute it inside `with Tape():` from Parameters or tensor(x, requires_grad=True)."
             )
-        seed = _ones(loss) if grad is None else grad
-        if seed.shape != loss.shape:
-            raise GradientError(f"backward: expected an upstream gradient of shape {loss.shape}, got {seed.shape}.")
+        if loss.tape is not None and not any(loss.key in record.outputs for record in reversed(self.records)):
+            raise GradientError(
+                "backward: expected a node whose graph is on this tape, got one recorded before reset() or freed by an "
+                "earlier backward; compute it again, or pass retain_graph=True to the earlier one."
+            )
+        seed = _ones(loss) if grad is None else _upstream(grad, loss)
         outer, state.tape = state.tape, None
         try:
             leaves = self._walk({loss.key: seed}, loss, retain_graph)
@@ -122,12 +126,14 @@ class Tape:
             gradients = record.pullback(upstream)
             if state.anomaly:
                 check_finite(f"backward of {record.name}", [g for g in gradients if g is not None], record.site)
+            if len(gradients) != len(record.inputs):
+                _check_count(record, gradients)
             for edge, dx in zip(record.inputs, gradients):
                 if edge is None or dx is None:
                     continue
                 key, shape, dtype, leaf = edge
-                if dx.shape != shape or dx.dtype is not dtype:
-                    dx = fit(dx, shape, dtype)
+                if type(dx) is not Tensor or dx.shape != shape or dx.dtype is not dtype:
+                    dx = _fitted(record.name, dx, shape, dtype)
                 if leaf is not None:
                     known = found.get(key)
                     found[key] = (leaf, dx if known is None else elementwise.add(known[1], dx))
@@ -154,6 +160,59 @@ def _check_saved(record: Record, saved: Sequence[Any]) -> None:
                 "written in place since (by an optimizer, assign, fill_, out=, running statistics or a replay); call "
                 f"backward before writing, or give {record.name} a copy ({where})."
             )
+
+
+def _check_count(record: Record, gradients: Sequence[Any]) -> None:
+    """Raise GradientError unless there is a gradient or None for every input that wants one, and no other."""
+    wanted = max((i for i, edge in enumerate(record.inputs) if edge is not None), default=-1) + 1
+    if len(gradients) < wanted or any(g is not None for g in gradients[len(record.inputs) :]):
+        raise GradientError(
+            f"backward of {record.name}: expected a gradient or None for each of {len(record.inputs)} inputs, got "
+            f"{len(gradients)}; return a tuple with one entry an input."
+        )
+
+
+def _fitted(name: str, dx: Any, shape: Shape, dtype: DType) -> Tensor:
+    """`dx` as the gradient of an input: summed where that was broadcast, in its dtype. Raises GradientError."""
+    if not isinstance(dx, Tensor):
+        raise GradientError(f"backward of {name}: expected tensors as gradients, got {type(dx).__name__}.")
+    if dx.shape != shape and (len(dx.shape) < len(shape) or not _broadcasts(shape, dx.shape)):
+        raise GradientError(
+            f"backward of {name}: expected a gradient of the input's shape {shape}, or one that it broadcasts to, got "
+            f"{dx.shape}."
+        )
+    return fit(dx, shape, dtype)
+
+
+def _broadcasts(shape: Shape, to: Shape) -> bool:
+    """Whether `shape` broadcasts to `to`, which has as many axes or more."""
+    return all(n in (1, m) for n, m in zip(shape, to[len(to) - len(shape) :]))
+
+
+def _check_loss(tape: Tape, loss: Any) -> None:
+    """Raise unless `loss` is a node that `tape` can go back from."""
+    if not hasattr(loss, "requires_grad"):
+        raise DTypeError(
+            f"backward: expected a node, got {type(loss).__name__}; pass the loss that was computed inside "
+            "`with Tape():` from Parameters or tensor(x, requires_grad=True)."
+        )
+    if loss.tape is not None and loss.tape is not tape:
+        raise GradientError(
+            "backward: expected a node recorded on this tape, got one of another; call loss.backward(), or backward "
+            "of the tape whose block computed it."
+        )
+
+
+def _upstream(grad: Any, loss: Node) -> Tensor:
+    """The gradient that backward starts from, checked, in the loss's dtype."""
+    if not isinstance(grad, Tensor):
+        raise DTypeError(
+            f"backward: expected a Tensor as the upstream gradient, got {type(grad).__name__}; make one with "
+            "Tensor.from_host(queue, data)."
+        )
+    if grad.shape != loss.shape:
+        raise GradientError(f"backward: expected an upstream gradient of shape {loss.shape}, got {grad.shape}.")
+    return grad.astype(loss.dtype)
 
 
 def _ones(loss: Node) -> Tensor:

@@ -1,5 +1,7 @@
 """The exceptions of netcl, under one base class. Each is also the built-in exception a user would expect."""
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -50,6 +52,12 @@ class GradientError(NetclError, RuntimeError):
 
 class CaptureError(NetclError, RuntimeError):
     """A recording that cannot be made or replayed."""
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """A hint for a message about the unknown `word`: " (did you mean 'x'?)" with the closest of `known`, or nothing."""
+    close = difflib.get_close_matches(word, list(known), 1, 0.7)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def add_note(error: Exception, where: str) -> None:

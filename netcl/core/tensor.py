@@ -219,6 +219,8 @@ class Tensor:
         return self.to_host().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("__array__: expected copy=None or True for a tensor, whose values are copied to the host.")
         array = self.to_host()
         return array if dtype is None else array.astype(dtype)
 
@@ -346,7 +348,7 @@ class Tensor:
     __truediv__, __rtruediv__ = _binary("div"), _operation("div", swap=True)
     __pow__, __rpow__ = _binary("pow"), _operation("pow", swap=True)
     __mod__, __rmod__ = _binary("remainder"), _operation("remainder", swap=True)
-    __matmul__ = _binary("matmul")
+    __matmul__, __rmatmul__ = _binary("matmul"), _operation("matmul", swap=True)
     __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
     __eq__, __ne__ = _binary("eq"), _binary("ne")
     __and__, __rand__ = _binary("bitwise_and"), _operation("bitwise_and", swap=True)
