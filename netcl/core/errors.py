@@ -1,5 +1,6 @@
 """The exceptions of netcl, under one base class. Each is also the built-in exception a user would expect."""
 
+import contextlib
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
@@ -54,6 +55,10 @@ class CaptureError(NetclError, RuntimeError):
     """A recording that cannot be made or replayed."""
 
 
+class DataError(NetclError, RuntimeError):
+    """A dataset, transform or collate function that ended in a way that cannot be passed on as it is."""
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """A hint for a message about the unknown `word`: " (did you mean 'x'?)" with the closest of `known`, or nothing."""
     close = difflib.get_close_matches(word, list(known), 1, 0.7)
@@ -62,7 +67,8 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 def add_note(error: Exception, where: str) -> None:
     """Add `where` to an error that a user's function raised: as a note, on Python 3.10 at the end of its message."""
-    if hasattr(error, "add_note"):
-        error.add_note(where)
-    elif error.args and isinstance(error.args[0], str):
-        error.args = (f"{error.args[0]} ({where})", *error.args[1:])
+    with contextlib.suppress(Exception):  # of classes that cannot be changed, such as frozen dataclasses
+        if hasattr(error, "add_note"):
+            error.add_note(where)
+        elif error.args and isinstance(error.args[0], str):
+            error.args = (f"{error.args[0]} ({where})", *error.args[1:])

@@ -3,32 +3,56 @@
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from netcl.core.errors import add_note
+from netcl.core.arguments import flag, whole
+from netcl.core.errors import CheckpointError, DataError, DTypeError, add_note
 from netcl.core.tensor import Tensor
-from netcl.data.dataset import gather
+from netcl.data.dataset import alike, gather
 from netcl.data.feed import Feed
-from netcl.data.sampler import order_of
+from netcl.data.randomness import Generators, global_state
+from netcl.data.sampler import check_counts, order_of, whole_numbers
 
+_COUNTS = {"epoch": 0, "seed": None, "position": 0}  # of a saved loader, and the least they can be
+_Job = tuple[int, np.ndarray]  # the number of a batch and its samples
 _Made = list[Any]  # [batch, shipment or None], emptied by who takes it: workers let go of a list somewhat later
+
+
+class _Pass:
+    """One pass over the data: what its order came from, and how far it has got."""
+
+    def __init__(self, epoch: int, sampler: Any, order: np.ndarray, position: int, stop: int) -> None:
+        self.epoch, self.sampler, self.order = epoch, sampler, order  # the sampler's state before it gave the order
+        self.position, self.stop = position, stop  # samples handed out, and at its end
+        self.ended = False
 
 
 class DataLoader:
     """Yields batches as NumPy arrays (a tuple of them when samples are tuples), or as tensors when `device_queue` is
-    given: arrays in tuples, lists and dicts are sent, everything else is yielded as it is.
+    given: arrays in tuples, lists and dicts are sent, everything else is yielded as it is. Named tuples and other
+    subclasses of these stay what they are.
 
     `dataset` is a Dataset or any sequence of samples. With `shuffle` each epoch has an order of its own, decided by
-    `seed` (None: another one in every run) and the epoch number, which counts the passes made and is part of
-    `state_dict`. The last batch may be shorter unless `drop_last`. `sampler` gives the indices instead; `collate_fn`
+    `seed` (None: another one in every run) and the epoch number, which counts the passes begun. The last batch may be
+    shorter unless `drop_last`. `sampler` gives the indices instead; `transform` is applied to each sample; `collate_fn`
     joins samples.
+
+    Random numbers: a dataset, transform or collate_fn with a parameter `rng` (see `Dataset`) gets a
+    `numpy.random.Generator` decided by seed, epoch and index, the same for any number of workers. Drawing from the
+    global generators in workers is warned about: their turns differ from run to run.
+
+    `state_dict` holds the position in the pass, so a run saved inside an epoch goes on with the batch after the last
+    one that was yielded; so does one saved after a pass was left early, unless `set_epoch` begins another. A sampler
+    that has `state_dict` and `load_state_dict` is saved with it; of one that has not, the rest of its order is.
 
     With `num_workers` threads of this process make batches ahead, `prefetch` of them each, in the same order: reading,
     decoding and copying overlap with training where they let go of Python's lock, as NumPy does. The dataset is then
@@ -51,29 +75,40 @@ class DataLoader:
         drop_last: bool = False,
         seed: int | None = 0,
         sampler: Any = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+        collate_fn: Callable[..., Any] | None = None,
         num_workers: int = 0,
         prefetch: int = 2,
         device_queue: Any = None,
         pin_memory: bool | None = None,
     ) -> None:
-        for name, value, least in (
-            ("batch_size", batch_size, 1), ("num_workers", num_workers, 0), ("prefetch", prefetch, 1)
-        ):  # fmt: skip
-            if value < least:
-                raise ValueError(f"DataLoader: expected {name} of at least {least}, got {value}.")
-        if sampler is not None and shuffle:
-            raise ValueError("DataLoader: expected either a sampler or shuffle=True, got both; shuffle in the sampler.")
-        self.dataset, self.batch_size, self.shuffle, self.drop_last = dataset, batch_size, shuffle, drop_last
-        self.seed = secrets.randbits(32) if seed is None else int(seed)
-        self.sampler, self.collate_fn, self.device_queue = sampler, collate_fn, device_queue
-        self.num_workers, self.prefetch = num_workers, prefetch
+        where = type(self).__name__
+        if not (hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__len__")):
+            raise DTypeError(f"{where}: expected a dataset with __len__ and __getitem__, got {type(dataset).__name__}.")
+        if sampler is not None and not hasattr(sampler, "__iter__"):
+            raise DTypeError(f"{where}: expected a sampler that gives indices, got {type(sampler).__name__}.")
+        for name, function in (("transform", transform), ("collate_fn", collate_fn)):
+            if function is not None and not callable(function):
+                raise DTypeError(f"{where}: expected {name} as a function, got {type(function).__name__}.")
+        self.dataset, self.sampler, self.transform, self.collate_fn = dataset, sampler, transform, collate_fn
+        self.batch_size = whole(where, "batch_size", batch_size, 1)
+        self.num_workers = whole(where, "num_workers", num_workers, 0)
+        self.prefetch = whole(where, "prefetch", prefetch, 1)
+        self.shuffle, self.drop_last = flag(where, "shuffle", shuffle), flag(where, "drop_last", drop_last)
+        if sampler is not None and self.shuffle:
+            raise ValueError(f"{where}: expected either a sampler or shuffle=True, got both; shuffle in the sampler.")
+        self.seed = secrets.randbits(32) if seed is None else whole(where, "seed", seed)
+        self.device_queue = device_queue
         self.epoch = 0
+        self._pass: _Pass | None = None  # the one begun last
+        self._resume: dict[str, Any] = {}  # what is left of a saved pass: position, and the order where it was saved
+        self._warned = False
         self.feed: Feed | None = None  # memory and the second queue, made when they are first needed
 
     def set_epoch(self, epoch: int) -> None:
-        """The number of the next pass."""
-        self.epoch = epoch
+        """The number of the next pass, which starts at its first batch."""
+        self.epoch = whole(f"{type(self).__name__}.set_epoch", "epoch", epoch, 0)
+        self._pass, self._resume = None, {}
 
     def indices(self) -> np.ndarray:
         """The order of the next pass."""
@@ -81,46 +116,108 @@ class DataLoader:
             return order_of(len(self.dataset), self.shuffle, self.seed, self.epoch)
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(self.epoch)
-        return np.fromiter(self.sampler, np.int64)
+        return whole_numbers(type(self).__name__, "the indices of the sampler", self.sampler)
 
     def __len__(self) -> int:
         n = len(self.dataset if self.sampler is None else self.sampler)
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        order = self.indices()
-        self.epoch += 1
-        stop = len(order) - self.batch_size + 1 if self.drop_last else len(order)
-        parts = [order[start : start + self.batch_size] for start in range(0, stop, self.batch_size)]
-        feed = self._feed_of_queue()
-        if self.num_workers:
-            yield from self._made_ahead(feed, parts)
-            return
-        for part in parts:
-            batch = self._arrived(self._make(feed, part))
-            yield batch
-            del batch  # its memory is wanted
+        now = self._begin()
+        starts = range(now.position, now.stop, self.batch_size)
+        parts = [now.order[start : min(start + self.batch_size, now.stop)] for start in starts]
+        feed, numbers = self._feed_of_queue(), range(now.position // self.batch_size, 1 << 62)
+        made = self._made_ahead if self.num_workers else self._made_here
+        try:
+            with closing(made(feed, now.epoch, zip(numbers, parts))) as batches:
+                for batch in batches:
+                    now.position = min(now.position + self.batch_size, now.stop)
+                    yield batch
+                    del batch  # its memory is wanted
+        finally:
+            now.ended = now.position >= now.stop
+
+    def _begin(self) -> _Pass:
+        """A new pass, or the rest of a saved one."""
+        epoch, sampler, resume = self.epoch, _saved(self.sampler), self._resume
+        order = np.asarray(resume["order"], np.int64) if "order" in resume else self.indices()
+        position = 0 if "order" in resume else int(resume.get("position", 0))
+        if position > len(order):
+            raise CheckpointError(
+                f"{type(self).__name__}: expected at least {position} samples to resume from, got {len(order)}."
+            )
+        stop = len(order) - (len(order) - position) % self.batch_size if self.drop_last else len(order)
+        self.epoch, self._resume = epoch + 1, {}
+        self._pass = now = _Pass(epoch, sampler, order, position, stop)
+        return now
+
+    # -- state -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next epoch's order depends on."""
-        return {"epoch": self.epoch, "seed": self.seed}
+        """What the batches to come depend on, as plain data."""
+        now = self._pass
+        if now is None or now.ended:
+            saved = _saved(self.sampler)
+            state = {"epoch": self.epoch, "seed": self.seed, "position": 0, **self._resume}
+        else:
+            saved = now.sampler
+            state = {"epoch": now.epoch, "seed": self.seed, "position": now.position}
+            if self.sampler is not None and saved is None and not hasattr(self.sampler, "set_epoch"):
+                rest = now.order[now.position :].tolist()
+                state |= {"order": rest} if rest else {}
+        return state if saved is None else {**state, "sampler": saved}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise CheckpointError for what `load_state_dict` would refuse."""
+        where = type(self).__name__
+        check_counts(where, {"position": 0, **state} if isinstance(state, Mapping) else state, _COUNTS)
+        where, position, order = f"{where}.load_state_dict", state.get("position", 0), state.get("order", [])
+        n = len(self.dataset)
+        most = n if self.sampler is None else getattr(self.sampler, "__len__", lambda: position)()
+        if position > most:
+            raise CheckpointError(f"{where}: expected a position of at most {most} samples, got {position}.")
+        good = isinstance(order, list) and all(isinstance(i, int) and -n <= i < n for i in order)
+        if not good or (order and self.sampler is None):
+            expected = f"indices in [{-n}, {n})" if self.sampler is not None else "none without a sampler"
+            raise CheckpointError(f"{where}: expected an order of {expected}, got another.")
+        if ("sampler" in state) != _stateful(self.sampler):
+            ours, theirs = ("one", "none") if _stateful(self.sampler) else ("none", "one")
+            raise CheckpointError(f"{where}: expected {ours} of a sampler with a state, got {theirs}.")
+        if hasattr(self.sampler, "check_state"):
+            self.sampler.check_state(state["sampler"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the order of a saved loader."""
-        self.epoch, self.seed = int(state["epoch"]), int(state["seed"])
+        """Go on with the batch after the last one that the saved loader yielded. Raises CheckpointError."""
+        self.check_state(state)
+        if "sampler" in state:
+            self.sampler.load_state_dict(state["sampler"])
+        self.epoch, self.seed, self._pass = int(state["epoch"]), int(state["seed"]), None
+        self._resume = {k: state[k] for k in ("position", "order") if state.get(k)}
 
     # -- batches made ahead ----------------------------------------------------------------------------------------
 
-    def _made_ahead(self, feed: Feed | None, parts: list[np.ndarray]) -> Iterator[Any]:
-        """The batches of `parts`, which threads make before they are asked for."""
-        threads = ThreadPoolExecutor(self.num_workers, "netcl-data")
-        jobs = (threads.submit(self._work, feed, number, part) for number, part in enumerate(parts))
+    def _made_here(self, feed: Feed | None, epoch: int, jobs: Iterator[_Job]) -> Generator[Any, None, None]:
+        """The batches of `jobs`, each made when it is asked for."""
+        for number, part in jobs:
+            try:
+                made = self._make(feed, epoch, part)
+            except StopIteration as error:
+                raise _unfinished(error, f"making batch {number}") from error
+            yield self._arrived(made)
+
+    def _made_ahead(self, feed: Feed | None, epoch: int, jobs: Iterator[_Job]) -> Generator[Any, None, None]:
+        """The batches of `jobs`, which threads make before they are asked for."""
+        threads, before = ThreadPoolExecutor(self.num_workers, "netcl-data"), None if self._warned else global_state()
+        sent = (threads.submit(self._work, feed, epoch, number, part) for number, part in jobs)
         under_way: deque[Future[_Made]] = deque()
         try:
-            under_way.extend(islice(jobs, self.num_workers * self.prefetch))
+            under_way.extend(islice(sent, self.num_workers * self.prefetch))
             while under_way:
                 batch = self._arrived(under_way.popleft().result())
-                under_way.extend(islice(jobs, 1))
+                if before is not None and before != global_state():  # up to here this thread only waited
+                    self._warn()
+                before = None
+                under_way.extend(islice(sent, 1))
                 yield batch
                 del batch
         finally:  # also when the loop over the batches is left early
@@ -131,19 +228,35 @@ class DataLoader:
                     if shipment is not None:
                         shipment.drop()
 
-    def _work(self, feed: Feed | None, number: int, part: np.ndarray) -> _Made:
-        """Batch `number`, on a worker's thread."""
-        try:
-            return self._make(feed, part)
-        except Exception as error:
-            add_note(error, f"in a worker of DataLoader, making batch {number} of samples {part[:8].tolist()}")
-            raise
+    def _warn(self) -> None:
+        self._warned = True
+        warnings.warn(
+            f"{type(self).__name__}: random numbers were drawn from a global generator (numpy.random or random) while "
+            "workers made the first batch; their turns differ from run to run. Take a generator instead, as "
+            "__getitem__(self, index, rng) or transform(sample, rng): the loader gives each sample one of its own.",
+            stacklevel=4,
+        )
 
-    def _make(self, feed: Feed | None, part: np.ndarray) -> _Made:
+    def _work(self, feed: Feed | None, epoch: int, number: int, part: np.ndarray) -> _Made:
+        """Batch `number`, on a worker's thread."""
+        where = f"in a worker of DataLoader, making batch {number} of samples {part[:8].tolist()}"
+        try:
+            return self._make(feed, epoch, part)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(error, Exception):
+                add_note(error, where)
+                if not isinstance(error, StopIteration):
+                    raise
+            raise _unfinished(error, where) from error
+
+    def _make(self, feed: Feed | None, epoch: int, part: np.ndarray) -> _Made:
         """The batch of samples `part`, on its way to the device if there is a feed."""
         shipment = None if feed is None else feed.shipment()
+        empty, rngs = np.empty if shipment is None else shipment.empty, Generators(self.seed, epoch, part)
         try:
-            batch = gather(self.dataset, part, self.collate_fn, np.empty if shipment is None else shipment.empty)
+            batch = gather(self.dataset, part, self.collate_fn, empty, rngs, self.transform)
             return [batch if shipment is None else _mapped(shipment.send, batch), shipment]
         except BaseException:
             if shipment is not None:
@@ -167,11 +280,25 @@ class DataLoader:
         return self.feed
 
 
+def _unfinished(error: BaseException, where: str) -> DataError:
+    """For what would end a loop or the whole program without a word: StopIteration, SystemExit."""
+    return DataError(f"DataLoader: expected a batch, got {type(error).__name__}({error}) {where}.")
+
+
 def _mapped(send: Callable[[np.ndarray], Tensor], batch: Any) -> Any:
     """`batch` with its arrays replaced by what `send` makes of them."""
     if isinstance(batch, (tuple, list)):
-        parts = [_mapped(send, part) for part in batch]
-        return parts if isinstance(batch, list) else tuple(parts)
+        return alike(batch, [_mapped(send, part) for part in batch])
     if isinstance(batch, dict):
-        return {key: _mapped(send, part) for key, part in batch.items()}
+        return alike(batch, {key: _mapped(send, part) for key, part in batch.items()})
     return send(batch) if isinstance(batch, np.ndarray) else batch
+
+
+def _stateful(sampler: Any) -> bool:
+    """Whether a sampler can say where it is and be put there."""
+    return hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+
+
+def _saved(sampler: Any) -> Any:
+    """The state of a sampler that has one."""
+    return sampler.state_dict() if _stateful(sampler) else None
