@@ -9,27 +9,46 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, overload
 
+from netcl.autograd.follow import Followed, Reached, changes
 from netcl.autograd.jit import report
+from netcl.autograd.jit.draws import Draws
 from netcl.autograd.jit.primitive import AutogradPrimitive, register_primitive
-from netcl.autograd.jit.program import Program, compile_trace
+from netcl.autograd.jit.program import Outdated, Program, compile_trace, rebuilt
+from netcl.autograd.jit.snapshot import Binding, Snapshot, data_bindings, known_bindings, moved, without_changed
 from netcl.autograd.jit.trace import Scalar, TraceNode, TracingContext, Untraceable, tracing_context
+from netcl.autograd.jit.variants import Entry, Variant, evict
 from netcl.autograd.node import Node, Parameter
 from netcl.autograd.state import state
 from netcl.core import debug
 from netcl.core.callers import call_site, raised_at
-from netcl.core.errors import BuildError, NetclError
+from netcl.core.errors import NetclError, OutOfMemoryError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
+from netcl.core.live import unrecorded
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import START
+from netcl.ops.elementwise import assign
 
 __all__ = [
     "PRIMITIVE_PREAMBLE", "AutogradPrimitive", "CacheInfo", "CompiledFunction", "TraceNode", "TracingContext",
     "jit_compile", "register_primitive", "tracing_context",
 ]  # fmt: skip
+
+
+IDENTITY: Any = object.__hash__
+LIMIT = 256  # programs of one function; those used longest ago are dropped
+REASONS = 32  # different reasons for running unfused that are remembered
+PLACES = 256  # names watched for one function
+CONSTANTS = 3  # choices of constants that get kernels of their own; then they become arguments
+CODES = 64  # shapes of traces of one function that are remembered for that
+
+_constants: weakref.WeakKeyDictionary[Any, dict[Any, set[Any]]] = weakref.WeakKeyDictionary()  # by code
 
 
 class CacheInfo(NamedTuple):
@@ -41,38 +60,39 @@ class CacheInfo(NamedTuple):
     currsize: int
 
 
-class Unfused(NamedTuple):
-    """A kept decision to run the function as it is."""
-
-    reason: str
-
-
-class Guarded(NamedTuple):
-    """The function looked at these float arguments, so their values belong to the key."""
-
-    indices: tuple[int, ...]
-    entries: dict[tuple[float, ...], Any]
-
-
 class CompiledFunction:
-    """What `jit_compile` returns: call it as the function. Its programs are kept per queue, shapes, dtypes and kwargs.
+    """What `jit_compile` returns: call it as the function. Programs are kept by queue, shapes, dtypes and kwargs.
 
-    Tensors reached through a closure or an object are read at each call, and get gradients; other closed-over values
-    (numbers, flags) are those of the first call: pass what changes as an argument, or use `cache_clear`.
+    Part of what a program is kept by are grad mode, autocast and anomaly mode, the attributes of every module that the
+    function reaches (training flags, numbers, parameters, children), and what its global names and closure variables
+    hold. Tensors are read at each call, and get gradients. Not noticed are changes inside a list or dict that a module
+    or variable holds, and of attributes of other objects: assign anew, pass them as arguments, or use `cache_clear`.
     """
 
     def __init__(self, fn: Callable[..., Any], fallback: bool = True) -> None:
-        functools.update_wrapper(self, fn)
+        updated = functools.WRAPPER_UPDATES if isinstance(fn, types.FunctionType) else ()
+        functools.update_wrapper(self, fn, updated=updated)
         self.fn, self.fallback = fn, fallback
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._warned = False
+        self._places: dict[Any, Binding] = {}  # what its code reads besides arguments
+        self._known: tuple[Any, ...] = ()  # and what that held when it was last looked at
+        self._calls = self._others = self._misses = self._unfused_calls = 0  # others: calls that were no hits
         self.cache_clear()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if state.tracer is not None:
-            return self.fn(*args, **kwargs)
-        key: list[Any] = [self._token, state.autocast, state.anomaly]
+        reached = state.reached
+        if reached is not None:
+            reached.functions.append(self)
+            if state.tracer is not None:
+                return self.fn(*args, **kwargs)
+        if self._known and moved(self._known):
+            self._look_again()
+        enabled = state.enabled
+        key: list[Any] = [state.autocast, state.anomaly, enabled]
         tensors: list[Tensor] = []
         wanted = False
         for a in args:
@@ -86,37 +106,41 @@ class CompiledFunction:
             key += (kind, v.shape, v.strides, v.dtype, v.offset & START)
             tensors.append(v)
         else:
-            if tensors and not kwargs and not (wanted and state.tape is not None and state.enabled):
-                return self._short(args, tuple(key), tensors)
+            if tensors and not kwargs and not (wanted and enabled and state.tape is not None):
+                return self._short(args, key, tensors)
         return self._call(args, kwargs)
 
-    def _short(self, args: Any, key: Any, tensors: list[Tensor]) -> Any:
+    def _short(self, args: Any, key: list[Any], tensors: list[Tensor]) -> Any:
         """A call with nothing but tensors and without gradients: where one map is all there is, its kept launch."""
         queue = tensors[0].queue
-        found = state_of(queue).plans.get(key, False)
-        if found is False:
-            result = self._call(args, {})
-            self._keep(key, args, tensors)
-            return result
+        key.append(id(state_of(queue).plans))
+        short = tuple(key)
+        found = self._launches.get(short, False)
         if found is None:
             return self._call(args, {})
+        if found is False or found[1].snapshot.checked != changes.version:
+            result = self._call(args, {})
+            self._keep(short, args, tensors)
+            return result
         for t in tensors:
             if t.queue is not queue:
                 return self._call(args, {})
-        self._hits += 1
-        return Node(found.run(*tensors, *found.numbers)[0], False, found.name)
+        launch, _, entry = found
+        self._calls = entry.used = self._calls + 1
+        return Node(launch.run(*tensors, *launch.numbers)[0], False, launch.name)
 
     def _keep(self, short: Any, args: Any, tensors: list[Tensor]) -> None:
         """Keep the launch of a call that just ran, or that it has no single one."""
-        key: list[Any] = [self._token]
+        key: list[Any] = [state.autocast, state.anomaly, state.enabled]
         for a in args:
             _collect(a, key, [], [])
-        plans = state_of(tensors[0].queue).plans
-        program = plans.get((*key, state.autocast))
-        plans[short] = program.launch(tensors) if type(program) is Program and not state.anomaly else None
+        entry = self._entries.get((*key, short[-1]))
+        variant = None if entry is None else entry.current
+        launch = None if variant is None or variant.program is None else variant.program.launch(tensors)
+        self._launches[short] = None if launch is None or state.anomaly else (launch, variant, entry)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        key: list[Any] = [self._token]
+        key: list[Any] = [state.autocast, state.anomaly, state.enabled]
         leaves: list[Any] = []
         floats: list[float] = []
         try:
@@ -127,112 +151,195 @@ class CompiledFunction:
                     key.append(name)
                     _collect(kwargs[name], key, leaves, floats)
             if not leaves:
-                return self._without_tensors(args, kwargs)
+                return self._unfused("no tensor among the arguments", args, kwargs)
             first = leaves[0]
-            plans = (first.value if isinstance(first, Node) else first).queue.netcl_state.plans
-            key.append(state.autocast)
-            found = plans.get(tuple(key))
-        except (TypeError, AttributeError):  # an argument that cannot be hashed, or a queue nobody used yet
-            return self._slow(args, kwargs, key, leaves, floats)
-        if type(found) is Guarded:
-            found = found.entries.get(tuple([floats[i] for i in found.indices]))
-        if type(found) is Program:
-            self._hits += 1
-            return found.run(leaves, floats)
-        return self._miss(args, kwargs, found, plans, tuple(key), leaves, floats)
+            plans = state_of((first.value if isinstance(first, Node) else first).queue).plans
+            key.append(id(plans))
+            entry = self._entries.get(tuple(key))
+        except TypeError:
+            reason = "an argument cannot be hashed, so there is no key to keep a program by"
+            return self._unfused(reason, args, kwargs)
+        if entry is not None:
+            found = entry.current
+            if found is not None and found.snapshot.checked == changes.version and not found.looked and found.program:
+                self._calls = entry.used = self._calls + 1
+                try:
+                    return found.program.run(leaves, floats)
+                except Outdated:
+                    entry.drop(found)
+                    self._others += 1
+        return self._other(args, kwargs, Entry(plans) if entry is None else entry, tuple(key), leaves, floats)
 
     # -- misses ----------------------------------------------------------------------------------------------------
 
-    def _slow(self, args: Any, kwargs: Any, key: list[Any], leaves: list[Any], floats: list[float]) -> Any:
-        if leaves:
-            first = leaves[0]
-            plans = state_of((first.value if isinstance(first, Node) else first).queue).plans
+    def _other(
+        self, args: Any, kwargs: Any, entry: Entry, key: Any, leaves: list[Any], floats: list[float]
+    ) -> Any:  # fmt: skip
+        """A call for which the current variant is not the one, or there is none yet."""
+        found = entry.find(floats)
+        self._calls += 1
+        if entry.reason or (found is not None and found.program is None):
+            entry.used = self._calls
+            self._others += 1
+            return self._unfused(entry.reason or found.reason, args, kwargs)  # type: ignore[union-attr]
+        if found is not None and found.program is not None:
+            entry.used = self._calls
             try:
-                return self._miss(args, kwargs, plans.get(tuple(key)), plans, tuple(key), leaves, floats)
-            except TypeError:
-                pass
-        return self._unfused("an argument cannot be hashed, so there is no key to keep a program by", args, kwargs)
+                return found.program.run(leaves, floats)
+            except Outdated:
+                entry.drop(found)
+        self._misses += 1
+        self._others += 1
+        made = self._traced(args, kwargs, leaves, floats)
+        entry.add(made, self._calls)
+        self._entries[key] = entry
+        if evict(self._entries, LIMIT):
+            self._launches.clear()
+        if made.program is None:
+            try:
+                return self._unfused(made.reason, args, kwargs)
+            except Exception:
+                entry.drop(made)  # the function's own error, for these values
+                raise
+        return self._first_run(made.program, args, kwargs, entry, leaves, floats)
 
-    def _without_tensors(self, args: Any, kwargs: Any) -> Any:
-        return self._unfused("no tensor among the arguments", args, kwargs)
+    def _first_run(
+        self, program: Program, args: Any, kwargs: Any, entry: Entry, leaves: list[Any], floats: list[float]
+    ) -> Any:
+        """Run a new program; where that fails undo what it did and run the function as it is."""
+        tape = state.tape
+        length = 0 if tape is None else len(tape.records)
+        with unrecorded():
+            written = [(t, t.copy()) for t in program.written()]
+        try:
+            return program.run(leaves, floats)
+        except OutOfMemoryError:
+            raise
+        except Exception as error:
+            made = entry.current
+            if not self.fallback or made is None:
+                raise
+            if tape is not None:
+                del tape.records[length:]
+            for t, before in written:
+                assign(t, before)
+            entry.drop(made)
+            result = self._unfused(_explain_failure(error), args, kwargs)
+            entry.add(Variant(None, self.reasons[-1], made.snapshot, made.looked, floats), self._calls)
+            return result
 
     def _unfused(self, reason: str, args: Any, kwargs: Any) -> Any:
         if reason not in self.reasons:
-            self.reasons.append(reason)
-            debug.log(1, f"{self.__name__}: {reason}, running unfused")  # type: ignore[attr-defined]
+            if len(self.reasons) < REASONS:
+                self.reasons.append(reason)
+            debug.log(1, f"{self._name}: {reason}, running unfused")
         self._unfused_calls += 1
         return self.fn(*args, **kwargs)
 
-    def _miss(
-        self,
-        args: Any,
-        kwargs: Any,
-        found: Any,
-        plans: dict[Any, Any],
-        key: Any,
-        leaves: list[Any],
-        floats: list[float],
-    ) -> Any:
-        if type(found) is Unfused:
-            return self._unfused(found.reason, args, kwargs)
-        self._misses += 1
-        try:
-            program, looked = self._trace(args, kwargs, leaves, floats)
-        except (BuildError, RecursionError):
-            raise
-        except Exception as error:
-            if not self.fallback:
-                raise
-            plans[key] = Unfused(_explain_failure(error))
-            return self._unfused(plans[key].reason, args, kwargs)
-        if looked:
-            guard = plans.get(key)
-            known = guard.entries if type(guard) is Guarded and guard.indices == looked else {}
-            known[tuple(floats[i] for i in looked)] = program
-            plans[key] = Guarded(looked, known)
-        else:
-            plans[key] = program
-        self.programs[(id(plans), key, tuple(floats[i] for i in looked))] = program
-        return program.run(leaves, floats)
-
-    def _trace(self, args: Any, kwargs: Any, leaves: list[Any], floats: list[float]) -> tuple[Program, tuple[int, ...]]:
+    def _traced(self, args: Any, kwargs: Any, leaves: list[Any], floats: list[float]) -> Variant:
+        """The program for these arguments, or why there is none."""
         looked: set[int] = set()
+        program, reason, draws = None, "", Draws()
+        before = [(place, place.read()) for place in self.bindings()]
         with tracing_context as context:
-            symbols = iter([_symbol(context.add_input(x, i)) for i, x in enumerate(leaves)])
-            numbers = iter([Scalar(x, i, lambda v: v, looked.add) for i, x in enumerate(floats)])
-            traced_args = [_symbolic(a, symbols, numbers) for a in args]
-            traced_kwargs = {k: _symbolic(kwargs[k], symbols, numbers) for k in sorted(kwargs)}
-            result = self.fn(*traced_args, **traced_kwargs)
-            nodes, captured = context.nodes, list(context.captured.values())
-        any_number = bool(looked) or any(type(a) is int for a in (*args, *kwargs.values()))
-        program = compile_trace(nodes, len(leaves), captured, result, any_number)
-        return program, tuple(sorted(looked))
+            reached = context.reached
+            try:
+                result = self._symbolically(context, args, kwargs, leaves, floats, looked)
+                if len(without_changed(before)) < len(before):
+                    raise Untraceable("changes a variable of its module or of the enclosing function")
+                snapshot = self._snapshot(reached, args, kwargs)
+                any_number = bool(looked) or any(type(a) is int for a in (*args, *kwargs.values()))
+                any_number = any_number or self._constants_vary(context.nodes)
+                captured, owned = list(context.captured.values()), snapshot.owned()
+                program = compile_trace(context.nodes, len(leaves), captured, result, any_number, owned)
+            except Exception as error:
+                if not self.fallback:
+                    raise
+                draws.undo()
+                for place, content in before:
+                    place.write(content)
+                reason = _explain_failure(error)
+                snapshot = self._snapshot(reached, args, kwargs)
+        if program is not None and not self._warned:
+            text = draws.warning(f"jit_compile: {self._name}", "traced")
+            self._warned = bool(text)
+            if text:
+                warnings.warn(text, stacklevel=5)
+        return Variant(program, reason, snapshot, tuple(sorted(looked)), floats)
+
+    def _symbolically(
+        self, context: Any, args: Any, kwargs: Any, leaves: list[Any], floats: list[float], looked: set[int]
+    ) -> Any:
+        """What the function returns for symbols in place of tensors and floats."""
+        symbols = iter([_symbol(context.add_input(x, i)) for i, x in enumerate(leaves)])
+        numbers = iter([Scalar(x, i, lambda v: v, looked.add) for i, x in enumerate(floats)])
+        traced_args = [_symbolic(a, symbols, numbers) for a in args]
+        traced_kwargs = {k: _symbolic(kwargs[k], symbols, numbers) for k in sorted(kwargs)}
+        return self.fn(*traced_args, **traced_kwargs)
+
+    def _snapshot(self, reached: Reached, args: Any, kwargs: Any) -> Snapshot:
+        """What the function depends on now; from here on the names that it reads are watched."""
+        inner = [f for f in reached.functions if isinstance(f, CompiledFunction)]
+        places = {place.key(): place for f in (self, *inner) for place in f.bindings()}
+        self._places = {**self._places, **places} if len(self._places) < PLACES else places
+        self._known = known_bindings(self._places.values())
+        return Snapshot([self.fn, *args, *kwargs.values(), *reached.modules, *inner], list(places.values()))
+
+    def _look_again(self) -> None:
+        """A name means something else now: programs have to look at what they depend on."""
+        self._known = known_bindings(self._places.values())
+        changes.add()
+
+    def bindings(self) -> list[Binding]:
+        """The closure variables and global names that hold data."""
+        return data_bindings(self.fn)
+
+    def reached(self) -> list[Followed]:
+        """The modules that its programs depend on."""
+        return list({id(m): m for e in self._entries.values() for m in e.modules()}.values())
+
+    def _constants_vary(self, nodes: Sequence[TraceNode]) -> bool:
+        """Whether this code was traced with several choices of constants: then they become arguments of the kernels."""
+        code = getattr(self.fn, "__code__", type(self.fn))
+        seen = _constants.setdefault(code, {})
+        shape = tuple([(n.op_name, n.shape, n.dtype) for n in nodes])
+        if len(seen) > CODES and shape not in seen:
+            seen.clear()
+        choices = seen.setdefault(shape, set())
+        choices.add(tuple([repr(x) for n in nodes for x in (*n.inputs, *n.attrs.values()) if type(x) in (int, float)]))
+        return len(choices) > CONSTANTS
 
     # -- the cache -------------------------------------------------------------------------------------------------
 
     def cache_clear(self) -> None:
-        """Forget every program of this function, for example after its primitives or closed-over values changed."""
-        self._token = object()
-        self._hits = self._misses = self._unfused_calls = 0
-        self.programs: dict[Any, Program] = {}
+        """Forget every program of this function, for example after what it cannot notice changed."""
+        self._entries: dict[Any, Entry] = {}
+        self._launches: dict[Any, Any] = {}  # by layout too: (launch, variant, entry), or None where it is not only one
+        self._calls = self._others = self._misses = self._unfused_calls = 0
+        self._places, self._known = {}, ()
         self.reasons: list[str] = []
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs kept."""
+        return [program for entry in self._entries.values() for program in entry.programs()]
 
     def cache_info(self) -> CacheInfo:
         """Hits, misses (traces), calls that ran unfused, and programs kept."""
-        return CacheInfo(self._hits, self._misses, self._unfused_calls, len(self.programs))
+        return CacheInfo(self._calls - self._others, self._misses, self._unfused_calls, len(self.programs))
 
     def explain(self) -> str:
         """Print, and return, what became of the calls so far: kernels, boundaries and why, bytes moved."""
-        text = report.explain(self.__name__, list(self.programs.values()), self.reasons)  # type: ignore[attr-defined]
+        text = report.explain(self._name, self.programs, self.reasons)
         print(text)
         return text
 
     def sources(self) -> list[str]:
         """The OpenCL C of the kernels built so far, forward and backward."""
-        return [text for program in self.programs.values() for text in report.sources(program)]
+        return [text for program in self.programs for text in report.sources(program)]
 
     def __repr__(self) -> str:
-        return f"<jit_compile {self.__name__}: {self.cache_info()}>"  # type: ignore[attr-defined]
+        return f"<jit_compile {self._name}: {self.cache_info()}>"
 
 
 @overload
@@ -265,15 +372,27 @@ def _collect(a: Any, key: list[Any], leaves: list[Any], floats: list[float]) -> 
     elif kind is float:
         key.append(float)
         floats.append(a)
-    elif kind is tuple or kind is list or kind is dict:
+    elif kind is tuple or kind is list or kind is dict or isinstance(a, tuple):
         key.append((kind, len(a)))
         for x in sorted(a) if kind is dict else ():
             key.append(x)
         for x in [a[k] for k in sorted(a)] if kind is dict else a:
             _collect(x, key, leaves, floats)
+    elif kind is types.MethodType:
+        key.append((kind, _weakly(a.__self__), a.__func__))
     else:
-        hash(a)
-        key.append((kind, a, getattr(a, "training", None)))
+        key.append((kind, _weakly(a), getattr(a, "training", None)))
+
+
+def _weakly(a: Any) -> Any:
+    """An argument as part of a key: objects that are equal to nothing but themselves are not kept alive by it."""
+    hash(a)
+    if type(a).__hash__ is not IDENTITY:
+        return a
+    try:
+        return weakref.ref(a)
+    except TypeError:
+        return a
 
 
 def _symbolic(a: Any, symbols: Any, numbers: Any) -> Any:
@@ -283,8 +402,8 @@ def _symbolic(a: Any, symbols: Any, numbers: Any) -> Any:
         return next(symbols)
     if kind is float:
         return next(numbers)
-    if kind is tuple or kind is list:
-        return kind(_symbolic(x, symbols, numbers) for x in a)
+    if kind is list or isinstance(a, tuple):
+        return rebuilt(a, [_symbolic(x, symbols, numbers) for x in a])
     if kind is dict:
         made = {k: _symbolic(a[k], symbols, numbers) for k in sorted(a)}
         return {k: made[k] for k in a}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from netcl.autograd.follow import Reached
     from netcl.autograd.tape import Tape
 
 
@@ -18,6 +19,7 @@ class _State(threading.local):
     autocast: Callable[..., Any] | None = None  # (op name, tensors) -> tensors; installed by netcl.amp
     anomaly: bool = False
     leaves: list[Any] | None = None  # when set, collects the leaves that ops use
+    reached: Reached | None = None  # when set, collects the modules that run: a trace or a recording is being made
 
 
 state = _State()

@@ -45,6 +45,7 @@ class _List(Module):
     def append(self, layer: Module) -> Any:
         """Add a module at the end."""
         self.layers.append(_checked(type(self).__name__, layer))
+        self._changed()
         return self
 
 
@@ -118,6 +119,7 @@ class ModuleDict(Module):
 
     def __setitem__(self, name: str, module: Module) -> None:
         self.items_[name] = _checked("ModuleDict", module)
+        self._changed()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.items_)

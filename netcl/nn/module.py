@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from netcl.autograd.follow import Followed
 from netcl.autograd.node import Parameter
+from netcl.autograd.state import state
 from netcl.core.dtypes import as_dtype, compute_dtype, is_float
 from netcl.core.errors import CheckpointError, DTypeError
 from netcl.core.queue import CPUQueue
@@ -31,16 +33,18 @@ class Keys(NamedTuple):
 class Handle:
     """Removes a hook."""
 
-    def __init__(self, hooks: list[Any], hook: Any) -> None:
-        self._hooks, self._hook = hooks, hook
+    def __init__(self, module: Module, hooks: list[Any], hook: Any) -> None:
+        self._module, self._hooks, self._hook = module, hooks, hook
+        module._changed()
 
     def remove(self) -> None:
         """Take the hook away; a second call does nothing."""
         if self._hook in self._hooks:
             self._hooks.remove(self._hook)
+            self._module._changed()
 
 
-class Module:
+class Module(Followed):
     """Base of all layers and models. Subclasses set parameters and modules as attributes and define `forward`.
 
     Attributes that are Parameters, Modules, or lists, tuples or dicts of them in any nesting are found without
@@ -63,6 +67,8 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__}: expected a method forward(), got a class without one.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if state.reached is not None:
+            state.reached.enter(self, bool(self._before or self._after))
         for hook in self._before:
             changed = hook(self, args)
             if changed is not None:
@@ -301,13 +307,13 @@ class Module:
         """Call hook(module, args, result) after forward; what it returns, if anything, replaces the result."""
         hooks = self.__dict__.setdefault("_after", [])
         hooks.append(hook)
-        return Handle(hooks, hook)
+        return Handle(self, hooks, hook)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> Handle:
         """Call hook(module, args) before forward; what it returns, if anything, replaces the arguments."""
         hooks = self.__dict__.setdefault("_before", [])
         hooks.append(hook)
-        return Handle(hooks, hook)
+        return Handle(self, hooks, hook)
 
     def extra_repr(self) -> str:
         """Settings shown between the brackets of the printed tree."""

@@ -25,7 +25,14 @@ from netcl.core.tensor import Tensor
 
 MAX_ITEMS = 1000  # of a setting; a longer list is taken for a record of a run
 MAX_DEPTH = 8
-NOT_SETTINGS = {"training", "_recipe", "_buffers", "_before", "_after"}  # attributes that every module may have
+NOT_SETTINGS = {
+    "training",
+    "_recipe",
+    "_buffers",
+    "_before",
+    "_after",
+    "_stamp",
+}  # attributes that every module may have
 Keys = tuple[Any, ...]  # attributes, keys and positions that lead from one module to another
 
 _numbers = itertools.count()

@@ -74,7 +74,7 @@ def text_of(name, case=None):
     for kind, vector in (("cpu", 8), ("gpu", 8), *([("cpu", 16)] if name in WIDE else [])):
         queue = queue_of(kind, vector)
         leaves = [ag.Node(Tensor(None, s, layout.contiguous_strides(s), 0, np.dtype(dtype), queue)) for s in shapes]
-        program, _ = jit_compile(fn)._trace(leaves, {}, leaves, [])
+        program = jit_compile(fn, fallback=False)._traced(leaves, {}, leaves, []).program
         (call,) = program.calls
         kind += ", vectors of 16" * (vector == 16)
         parts.append(f"// {name}, {kind}, forward\n{report.forward_source(call.step)}")

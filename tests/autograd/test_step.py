@@ -321,7 +321,7 @@ def test_batches_are_read_where_they_are_or_copied(queue):
         np.testing.assert_array_equal(got.to_host(), a * 2 + b)
         np.testing.assert_array_equal(view.to_host(), a.reshape(-1))  # so x is copied: a result shows it
     if not isinstance(queue, CPUQueue) and step.captures[0].tier != "command buffer":
-        (found,) = step._recorded.values()
+        ((_, found),) = step._recordings()
         assert found.slots[0] is None and found.slots[1] is not None
 
 

@@ -369,11 +369,16 @@ def _reason(node: TraceNode) -> str:
     return "not an elementwise primitive"
 
 
+def changes_state(node: TraceNode) -> bool:
+    """Whether an operation also writes into a tensor that it is given, so that it must run though nobody reads it."""
+    return node.op_name == "batch_norm" and bool(node.attrs.get("training")) and len(node.operands) > len(node.inputs)
+
+
 def _reachable(nodes: Sequence[TraceNode], outputs: Sequence[TraceNode]) -> list[TraceNode]:
     needed = {id(n) for n in outputs}
     kept = []
     for node in reversed(nodes):
-        if id(node) in needed:
+        if id(node) in needed or changes_state(node):
             kept.append(node)
             needed.update(id(x) for x in node.operands)
     return kept[::-1]

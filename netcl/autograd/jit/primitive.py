@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netcl.autograd.follow import changes
 from netcl.autograd.jit import shapes
 from netcl.autograd.op import OPS, register_op
 from netcl.core.errors import GradientError
@@ -49,6 +50,8 @@ def register_primitive(
     if arity is not None and arity < 1:
         raise GradientError(f"register_primitive: expected an arity of at least 1 or None, got {arity} for {name!r}.")
     primitive = PRIMITIVES[name] = AutogradPrimitive(name, forward, backward, arity, fusible)
+    shapes.registered.serial += 1
+    changes.add()
     if name not in TABLE and (name not in OPS or OPS[name].forward.__name__ == "eager_primitive"):
         _register_eager(name)
     return primitive

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from netcl.autograd.follow import PLAIN
 from netcl.autograd.jit import epilogue
 from netcl.autograd.jit.epilogue import Epilogue
 from netcl.autograd.jit.fused import FusedStep, differentiable
-from netcl.autograd.jit.plan import CallStep, Planner
+from netcl.autograd.jit.plan import CallStep, Planner, changes_state
 from netcl.autograd.jit.trace import Scalar, TraceNode, Untraceable
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, edges_of
@@ -16,7 +20,9 @@ from netcl.autograd.state import state
 from netcl.autograd.tape import Record, check_finite
 from netcl.core import versions
 from netcl.core.callers import call_site
+from netcl.core.dtypes import DType
 from netcl.core.errors import NetclError
+from netcl.core.layout import Shape
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import plan_of
@@ -61,19 +67,34 @@ class OneLaunch(NamedTuple):
     name: str
 
 
+class Captured(NamedTuple):
+    """A tensor that the function did not get as argument, and what it was when it was traced."""
+
+    find: Callable[[], Any]  # the Node or Tensor; None once it is gone
+    detached: bool  # the value of a Node, which gets no gradient
+    shape: Shape
+    dtype: DType
+    queue: Any
+
+
+class Outdated(Exception):
+    """A captured tensor is gone, or has another shape, dtype or queue than when the program was made."""
+
+
 class Program:
     """The steps of one trace; `run` takes the tensors (as Nodes or Tensors) and floats among the arguments."""
 
-    def __init__(self, calls: list[Call], captured: list[Any], slots: int, result: Any) -> None:
+    def __init__(self, calls: list[Call], captured: list[Captured], slots: int, result: Any) -> None:
         self.calls, self.captured, self.result = calls, captured, result
         self.spare = [None] * slots
         self.inputs: list[TraceNode] = []
         self.outputs: list[TraceNode] = []
 
     def run(self, leaves: Sequence[Any], floats: Sequence[float]) -> Any:
-        """The function's result for these arguments."""
+        """The function's result for these arguments. Raises Outdated, before anything ran, for a new trace."""
         values: list[Any] = [x if isinstance(x, Node) else Node(x) for x in leaves]
-        values += [x if isinstance(x, Node) else Node(x) for x in self.captured]
+        if self.captured:
+            values += self._outside()
         values += self.spare
         for call in self.calls:
             if type(call) is FusedCall:
@@ -82,6 +103,30 @@ class Program:
                 _run_eager(call, values, floats)  # type: ignore[arg-type]
         result = self.result
         return values[result.place] if type(result) is Slot else _restore(result, values)
+
+    def _outside(self) -> list[Node]:
+        """The captured tensors as they are now."""
+        found = []
+        for find, detached, shape, dtype, queue in self.captured:
+            x = find()
+            if x is None:
+                raise Outdated
+            value = x.value if isinstance(x, Node) else x
+            if value.shape != shape or value.dtype != dtype or value.queue is not queue:
+                raise Outdated
+            found.append(Node(value) if detached or x is value else x)
+        return found
+
+    def written(self) -> list[Tensor]:
+        """Captured tensors that running the program changes: statistics of batch norms."""
+        found = []
+        for call in self.calls:
+            if type(call) is EagerCall and call.name == "batch_norm":
+                places = [v.place for v in call.attrs.values() if type(v) is Slot]
+                first = len(self.inputs) - len(self.captured)
+                kept = [self.captured[p - first] for p in places if first <= p < len(self.inputs)]
+                found += [x.value if isinstance(x, Node) else x for x in [c.find() for c in kept] if x is not None]
+        return found
 
     def launch(self, tensors: Sequence[Tensor]) -> OneLaunch | None:
         """Where a single map of the arguments, and no float among them, is all there is: its prepared launch."""
@@ -132,9 +177,10 @@ def _run_eager(call: EagerCall, values: list[Any], floats: Sequence[float]) -> N
     if call.name == "stop_gradient":
         values[call.outputs[0]] = Node(args[0].value)
         return
+    attrs = {k: values[v.place].value if type(v) is Slot else _number(v, floats) for k, v in call.attrs.items()}
     autocast, state.autocast = state.autocast, None  # the trace holds the casts
     try:
-        result = apply_op(call.name, *args, **{k: _number(v, floats) for k, v in call.attrs.items()})
+        result = apply_op(call.name, *args, **attrs)
     finally:
         state.autocast = autocast
     found = result if isinstance(result, tuple) else (result,)
@@ -153,11 +199,16 @@ def _restore(result: Any, values: list[Any]) -> Any:
     kind = type(result)
     if kind is Slot:
         return values[result.place]
-    if kind is tuple or kind is list:
-        return kind([_restore(x, values) for x in result])
-    if kind is dict:
-        return {k: _restore(x, values) for k, x in result.items()}
-    return values[result.slot.place].value if kind is _Plain else result
+    if kind is _Plain:
+        return values[result.slot.place].value
+    if isinstance(result, (tuple, list)):
+        return rebuilt(result, [_restore(x, values) for x in result])
+    return {k: _restore(x, values) for k, x in result.items()} if kind is dict else result
+
+
+def rebuilt(like: Any, items: list[Any]) -> Any:
+    """A tuple, list or named tuple like another one with these items."""
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
 class _Plain(NamedTuple):
@@ -170,9 +221,17 @@ class _Plain(NamedTuple):
 
 
 def compile_trace(
-    nodes: Sequence[TraceNode], arguments: int, captured: Sequence[TraceNode], result: Any, numbers_as_arguments: bool
+    nodes: Sequence[TraceNode],
+    arguments: int,
+    captured: Sequence[TraceNode],
+    result: Any,
+    numbers_as_arguments: bool,
+    owned: Mapping[int, Any],
 ) -> Program:
-    """The program of a trace whose first `arguments` inputs are arguments and the others captured tensors."""
+    """The program of a trace whose first `arguments` inputs are arguments and the others captured tensors.
+
+    `owned`: by id, what modules and variables hold; the program does not keep that alive.
+    """
     outputs: list[TraceNode] = []
     _find_outputs(result, outputs)
     if any(n.size == 0 for n in nodes):
@@ -186,9 +245,25 @@ def compile_trace(
         for n in step.outputs:
             slots[id(n)] = len(slots)
     calls = _calls(steps, outputs, slots)
-    program = Program(calls, [n.source for n in captured], len(slots) - first, _template(result, slots))
+    by_value = {id(x.value): x for x in owned.values() if isinstance(x, Node)}
+    sources = [_captured(n, owned, by_value) for n in captured]
+    program = Program(calls, sources, len(slots) - first, _template(result, slots))
     program.inputs, program.outputs = [*inputs[:arguments], *captured], outputs
+    for n in captured:
+        n.source = None
     return program
+
+
+def _captured(node: TraceNode, owned: Mapping[int, Any], by_value: Mapping[int, Node]) -> Captured:
+    """How a program finds a captured tensor: weakly where somebody else owns it."""
+    source = node.source
+    holder = by_value.get(id(source), source)  # the value of a parameter is that of each call
+    find = weakref.ref(holder) if id(holder) in owned else _always(source)
+    return Captured(find, holder is not source, node.shape, node.dtype, node.queue)
+
+
+def _always(x: Any) -> Callable[[], Any]:
+    return lambda: x
 
 
 def _calls(steps: Sequence[FusedStep | CallStep], outputs: Sequence[TraceNode], slots: dict[int, int]) -> list[Call]:
@@ -219,7 +294,7 @@ def _alive(steps: list[FusedStep | CallStep], outputs: list[TraceNode]) -> list[
     needed = {id(n) for n in outputs}
     kept = []
     for step in reversed(steps):
-        if any(id(n) in needed for n in step.outputs):
+        if any(id(n) in needed or changes_state(n) for n in step.outputs):
             kept.append(step)
             needed |= {id(x) for x in (step.leaves if isinstance(step, FusedStep) else step.node.operands)}
     return kept[::-1]
@@ -239,6 +314,7 @@ def _eager(step: CallStep, slots: dict[int, int]) -> EagerCall:
             name, number = name.removesuffix(side), attrs.pop("scalar")
             operands = (*operands, number) if side == "_scalar_right" else (number, *operands)
     args = tuple(Slot(slots[id(x)]) if isinstance(x, TraceNode) else x for x in operands)
+    attrs = {k: Slot(slots[id(v)]) if isinstance(v, TraceNode) else v for k, v in attrs.items()}
     moved = sum(n.nbytes for n in (*node.operands, *step.outputs))
     facts = tuple((n.shape, n.dtype) for n in step.outputs)
     return EagerCall(name, args, attrs, tuple(slots[id(n)] for n in step.outputs), step.reason, moved, facts)
@@ -253,9 +329,11 @@ def _find_outputs(result: Any, found: list[TraceNode]) -> None:
             found.append(result)
     elif type(result) is Scalar:
         result.look()
-    elif isinstance(result, (tuple, list, dict)):
+    elif type(result) is dict or isinstance(result, (tuple, list)):
         for x in result.values() if isinstance(result, dict) else result:
             _find_outputs(x, found)
+    elif not isinstance(result, (*PLAIN, np.ndarray, Tensor)):
+        raise Untraceable(f"returns a {type(result).__name__}, which may hold results")
 
 
 def _template(result: Any, slots: dict[int, int]) -> Any:
@@ -263,8 +341,8 @@ def _template(result: Any, slots: dict[int, int]) -> Any:
         return Slot(slots[id(result.value)])
     if isinstance(result, TraceNode):
         return _Plain(Slot(slots[id(result)]))
-    if type(result) in (tuple, list):
-        return type(result)(_template(x, slots) for x in result)
+    if isinstance(result, (tuple, list)):
+        return rebuilt(result, [_template(x, slots) for x in result])
     if type(result) is dict:
         return {k: _template(x, slots) for k, x in result.items()}
     return result.known if type(result) is Scalar else result

@@ -25,6 +25,15 @@ ELEMENTWISE: set[str] = set()  # registered primitives that run as chains of len
 RULES: dict[str, Callable[..., Facts | list[Facts]]] = {}
 
 
+class _Registered:
+    """Counts registrations of primitives and operations: a program made before the last one may be out of date."""
+
+    serial = 0
+
+
+registered = _Registered()
+
+
 def takes_scalars(name: str) -> bool:
     """Whether attributes of the op may be kernel arguments."""
     return name in TABLE

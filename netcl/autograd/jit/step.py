@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from netcl.autograd.follow import Reached, changes
+from netcl.autograd.jit.draws import Draws
+from netcl.autograd.jit.snapshot import Binding, Snapshot, data_bindings, known_bindings, moved, without_changed
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
 from netcl.core import live, versions
@@ -31,11 +34,22 @@ class _Recorded(NamedTuple):
     inputs: tuple[Any, ...]  # tensors that batches are copied to; None for arguments that are no tensors
     slots: tuple[Any, ...]  # BufferSlots for those that can be used where they are, else None
     leaves: tuple[tuple[Node, Any], ...]  # parameters and the memory they had
+    owned: frozenset[int]  # ids of those that belong to modules
     result: Any
 
     def holds(self) -> bool:
         """Whether the parameters still have the memory that the recording uses."""
         return all(node.value.buffer is buffer for node, buffer in self.leaves)
+
+
+class _State:
+    """One state of modules and variables, for inputs of some shapes: the calls made in it, and their recording."""
+
+    __slots__ = ("calls", "recorded", "snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.calls, self.snapshot = 0, snapshot
+        self.recorded: _Recorded | None = None
 
 
 class CompiledStep:
@@ -56,7 +70,7 @@ class CompiledStep:
     exists; the second runs and records it; from the third on the recording is replayed on the batch, which it reads
     where it is, or from a copy if it is no whole contiguous tensor. So programs, memory and the way to replay are paid
     for by the first two calls: a replay allocates nothing. Every call gives, bit for bit, what `fn` would have given.
-    Learning rates, step counts, seeds of dropout and loss scales keep changing (they are `core.rebind.Cell`s and
+    Learning rates, step counts, seeds of dropout and loss scales keep changing (they are `core.live.Cell`s and
     `each_step` functions).
 
     Inputs are tensors or nodes, NumPy arrays if `queue` is given, or plain values, which count as constants: another
@@ -64,21 +78,30 @@ class CompiledStep:
     update, whose parameters were frozen or whose step counts went apart. What `fn` returns comes back at every call as
     the same objects, overwritten by the next call: read or copy what you want to keep. Threads take turns.
 
+    Each state has a recording of its own: grad, autocast and anomaly mode, the attributes of all modules that `fn`
+    reaches (training flags, numbers, parameters, children), and what its global names and closure variables hold. So
+    after `model.eval()` the step runs and is recorded for evaluation, and after `model.train()` the first recording is
+    replayed. What `fn` itself changes does not count.
+
     What cannot be recorded raises CaptureError: reading values on the host inside `fn` (return them instead), two
     queues, and state kept by putting a new tensor in the place of an old one (write into it, as parameters, moments and
-    running statistics do). Python code of `fn` does not run in replays: call `reset()` after changing what it decides,
-    for example after `model.eval()`.
+    running statistics do). Python code of `fn` does not run in replays: numbers drawn from `random` or `numpy.random`
+    stay the same (a warning says so), and after changing a list, a dict or an attribute of an object that is no module
+    call `reset()`.
 
     Args: warmup: calls that run as always before one is recorded. tier: forces a way to replay (runtime.replay).
-        queue: for inputs that are NumPy arrays. keep: recordings kept, one for each combination of input shapes.
+        queue: for inputs that are NumPy arrays. keep: recordings kept, one for each combination of shapes and state.
     """
 
     def __init__(
         self, fn: Callable[..., Any], warmup: int = 1, tier: str | None = None, queue: Any = None, keep: int = 8
     ) -> None:
         self.fn, self.warmup, self.tier, self.queue, self.keep = fn, warmup, tier, queue, keep
-        self._calls: dict[Key, int] = {}
-        self._recorded: OrderedDict[Key, _Recorded] = OrderedDict()
+        self._states: OrderedDict[Key, list[_State]] = OrderedDict()  # used last at the end, and first in its list
+        self._seen = 0  # states since the start
+        self._places: dict[Any, Binding] = {}  # names that `fn` reads
+        self._known: tuple[Any, ...] = ()  # and what they held when they were last looked at
+        self._warned: set[str] = set()
         self._lock = threading.RLock()
         functools.update_wrapper(self, fn, updated=())
 
@@ -94,37 +117,104 @@ class CompiledStep:
 
     def __call__(self, *inputs: Any) -> Any:
         """One step on this batch. Part of another step's recording when that calls it."""
+        if state.reached is not None:
+            state.reached.functions.append(self)
         if live.recording() is not None:
             return self.fn(*[self._on_device(x) for x in inputs])
-        key = (state.enabled, *[_describe(x) for x in inputs])
+        key = (state.enabled, state.autocast, state.anomaly, *[_describe(x) for x in inputs])
         with self._lock:
-            found = self._recorded.get(key)
-            if found is None:
-                return self._run(key, inputs)
-            if not found.holds():
-                return self._record(key, inputs)
-            self._recorded.move_to_end(key)
-            for target, slot, x in zip(found.inputs, found.slots, inputs, strict=True):
+            if self._known and moved(self._known):
+                self._known = known_bindings(self._places.values())
+                changes.add()
+            found = self._found(key)
+            recorded = None if found is None else found.recorded
+            if recorded is None:
+                return self._run(key, found, inputs)
+            if not recorded.holds():
+                return self._record(key, found, inputs)
+            self._states.move_to_end(key)
+            for target, slot, x in zip(recorded.inputs, recorded.slots, inputs, strict=True):
                 if target is not None:
-                    _bring(found.capture, target, slot, x)
+                    _bring(recorded.capture, target, slot, x)
             try:
-                found.capture.replay()
+                recorded.capture.replay()
             except OutdatedError:
-                return self._record(key, inputs)
-            return found.result
+                return self._record(key, found, inputs)
+            return recorded.result
 
-    def _run(self, key: Key, inputs: Sequence[Any]) -> Any:
-        """A call with inputs that there is no recording for: the first ones run as always."""
-        count = self._calls[key] = self._calls.get(key, 0) + 1
-        if count == 1 and len(self._calls) == 4 * self.keep:
-            warnings.warn(
-                f"CompiledStep: {len(self._calls)} combinations of shapes and plain values so far, each recorded anew; "
-                "pass numbers that change as tensors or core.rebind.Cells, and pad batches to few shapes.",
-                stacklevel=3,
+    def _found(self, key: Key) -> _State | None:
+        """What there is for these inputs and the state of everything now."""
+        states = self._states.get(key, ())
+        for i, found in enumerate(states):
+            if not found.snapshot.difference():
+                if i:
+                    states.insert(0, states.pop(i))  # type: ignore[union-attr]
+                return found
+        return None
+
+    def _run(self, key: Key, found: _State | None, inputs: Sequence[Any]) -> Any:
+        """A call that there is no recording for: the first ones run as always."""
+        if found is None:
+            self._count(key)
+        if (0 if found is None else found.calls) >= self.warmup:
+            return self._record(key, found, inputs)
+        arguments = [self._on_device(x) for x in inputs]
+        result, snapshot, _ = self._followed(lambda: self.fn(*arguments))
+        self._state(key, found, snapshot).calls += 1
+        return result
+
+    def _count(self, key: Key) -> None:
+        """Count a new combination; many of them are worth a warning."""
+        self._seen += 1
+        if self._seen == 4 * self.keep:
+            changed = next((name for s in self._states.get(key, ()) if (name := s.snapshot.difference())), "")
+            self._warn(
+                f"CompiledStep: {self._seen} combinations of shapes and plain values, or of what the step depends on"
+                f"{changed and f' (last {changed})'}, so far, each recorded anew; pass numbers that change as tensors "
+                "or core.live.Cells, and pad batches to few shapes."
             )
-        if count <= self.warmup:
-            return self.fn(*[self._on_device(x) for x in inputs])
-        return self._record(key, inputs)
+
+    def _state(self, key: Key, found: _State | None, snapshot: Snapshot) -> _State:
+        """The state of a call that ran, kept first in its list."""
+        states = self._states.setdefault(key, [])
+        self._states.move_to_end(key)
+        if found is None:
+            found = _State(snapshot)
+            states.insert(0, found)
+        found.snapshot = snapshot
+        while sum(map(len, self._states.values())) > 8 * self.keep:
+            self._drop_oldest()
+        return found
+
+    def _drop_oldest(self) -> None:
+        key = next(iter(self._states))
+        self._states[key].pop()
+        if not self._states[key]:
+            del self._states[key]
+
+    def _followed(self, run: Callable[[], Any]) -> tuple[Any, Snapshot, Reached]:
+        """What `run` returns, what it depended on, and what it reached."""
+        before = [(place, place.read()) for place in data_bindings(self.fn)]
+        outer, state.reached = state.reached, Reached()
+        try:
+            result, reached = run(), state.reached
+        finally:
+            state.reached = outer
+        places = without_changed(before) + [p for f in reached.functions for p in data_bindings(f.fn)]
+        self._places = {place.key(): place for place in places}
+        self._known = known_bindings(self._places.values())
+        inner = [m for f in reached.functions for m in f.reached()]
+        roots = [self.fn, *reached.modules, *reached.functions, *inner]
+        return result, Snapshot(roots, list(self._places.values()), reached.written), reached
+
+    def reached(self) -> list[Any]:
+        """The modules that it depends on."""
+        return [m for states in self._states.values() for found in states for m in found.snapshot.modules()]
+
+    def _warn(self, text: str) -> None:
+        if text and text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, stacklevel=6)
 
     def _on_device(self, x: Any) -> Any:
         if isinstance(x, Node) and x.requires_grad:
@@ -141,7 +231,7 @@ class CompiledStep:
             )
         return Tensor.from_host(self.queue, x)
 
-    def _record(self, key: Key, inputs: Sequence[Any]) -> Any:
+    def _record(self, key: Key, found: _State | None, inputs: Sequence[Any]) -> Any:
         own: list[Any] = []
         for x in inputs:
             x = self._on_device(x)
@@ -150,21 +240,33 @@ class CompiledStep:
         arguments = [
             x if t is None else Node(t) if isinstance(x, Node) else t for x, t in zip(inputs, own, strict=True)
         ]
-        capture = KernelCapture(self.tier)
-        result, leaves = self._captured(capture, arguments)
+        capture, draws = KernelCapture(self.tier), Draws()
+        (result, leaves), snapshot, reached = self._followed(functools.partial(self._captured, capture, arguments))
         del arguments
+        name = self.__dict__.get("__name__", "fn")
         lost = capture.recording.abandoned() if capture.recording is not None else 0
         if lost:
             raise CaptureError(
-                f"CompiledStep: expected {self.__dict__.get('__name__', 'fn')} to write its state in place, got {lost} "
+                f"CompiledStep: expected {name} to write its state in place, got {lost} "
                 "bytes of tensors that it used and then replaced by new ones, where a replay would use the old; use "
                 "ops.elementwise.assign(old, new), or reset gradients inside the step with zero_grad()."
             )
+        self._warn(draws.warning(f"CompiledStep: {name}", "recorded"))
+        for changed in filter(None, reached.written.values()):
+            self._warn(
+                f"CompiledStep: {changed} changed while {name} was recorded, and replays run no Python: it stays as it "
+                "is; keep it in a core.live.Cell or change it outside the step."
+            )
         slots = tuple(None if t is None else capture.slot_of(t.buffer) for t in own)
         capture.warm_up()
-        self._recorded[key] = _Recorded(capture, tuple(own), slots, leaves, result)
-        while len(self._recorded) > self.keep:
-            self._recorded.popitem(last=False)
+        held = snapshot.owned()
+        owned = frozenset(id(node) for node, _ in leaves if id(node) in held)
+        made = self._state(key, found, snapshot)
+        made.recorded = _Recorded(capture, tuple(own), slots, leaves, owned, result)
+        # a recording whose parameters left their modules is never used again
+        self._states[key] = [s for s in self._states[key] if s.recorded is None or s.recorded.owned <= held.keys()]
+        while len(self.captures) > self.keep:
+            self._drop_oldest()
         return result
 
     def _captured(self, capture: KernelCapture, arguments: list[Any]) -> tuple[Any, tuple[tuple[Node, Any], ...]]:
@@ -180,31 +282,37 @@ class CompiledStep:
 
     def reset(self) -> None:
         """Drop every recording and its memory; the next call starts over."""
-        self._recorded.clear()
-        self._calls.clear()
+        self._states.clear()
+        self._seen = 0
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
     def captures(self) -> tuple[KernelCapture, ...]:
         """The recordings, the one used last at the end."""
-        return tuple(r.capture for r in self._recorded.values())
+        return tuple(recorded.capture for _, recorded in self._recordings())
+
+    def _recordings(self) -> list[tuple[Key, _Recorded]]:
+        return [(key, s.recorded) for key, states in self._states.items() for s in states[::-1] if s.recorded]
 
     @property
     def num_launches(self) -> int:
         """Launches of the recording used last, 0 before there is one."""
-        return self.captures[-1].num_launches if self._recorded else 0
+        found = self.captures
+        return found[-1].num_launches if found else 0
 
     def explain(self) -> str:
         """For each recording: inputs, launches, bytes, and how it is replayed."""
-        if not self._recorded:
-            return f"nothing recorded yet after {sum(self._calls.values())} calls; {self.warmup} a shape run as always"
+        found = self._recordings()
+        if not found:
+            calls = sum(s.calls for states in self._states.values() for s in states)
+            return f"nothing recorded yet after {calls} calls; {self.warmup} a shape run as always"
         parts = []
-        for key, found in self._recorded.items():
+        for key, recorded in found:
             inputs = ", ".join(
-                f"{d[2]}{list(d[1])}" if d[0] in ("tensor", "node", "array") else repr(d) for d in key[1:]
+                f"{d[2]}{list(d[1])}" if d[0] in ("tensor", "node", "array") else repr(d) for d in key[3:]
             )
-            parts.append(f"inputs: {inputs or 'none'}\n{found.capture.explain()}")
+            parts.append(f"inputs: {inputs or 'none'}\n{recorded.capture.explain()}")
         return "\n\n".join(parts)
 
 

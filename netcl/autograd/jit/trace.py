@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from netcl.autograd.follow import Followed, Reached
 from netcl.autograd.jit import shapes
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
@@ -65,8 +66,8 @@ class TraceNode:
 
     @property
     def operands(self) -> list[TraceNode]:
-        """The inputs that are TraceNodes."""
-        return [x for x in self.inputs if isinstance(x, TraceNode)]
+        """The inputs and attributes that are TraceNodes."""
+        return [x for x in (*self.inputs, *self.attrs.values()) if isinstance(x, TraceNode)]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -166,24 +167,45 @@ for _name in ("float", "int", "bool", "repr", "str", "round", "trunc", "format")
 Scalar.__array__ = lambda self, *a, **k: np.asarray(self.look())  # type: ignore[attr-defined]
 
 
+class ReachedByTrace(Reached):
+    """What a trace reaches. Python that must run at every call is refused: it would run in the trace alone."""
+
+    def enter(self, module: Followed, hooked: bool) -> None:
+        """Refuses modules with hooks."""
+        super().enter(module, hooked)
+        if hooked:
+            raise Untraceable(f"calls {type(module).__name__}, which has hooks, at {call_site()}")
+
+    def writing(self, module: Followed, name: str, value: Any, new: bool) -> None:
+        """Refuses changes, save those of a module that the function makes for itself."""
+        if not new or module._stamp is not None or any(module is m for m in self.modules):
+            raise Untraceable(f"changes {type(module).__name__}.{name} at {call_site()}")
+
+
 class TracingContext(threading.local):
     """What is being traced in this thread: `nodes` in the order they were made, while `active`."""
 
     def __init__(self) -> None:
         self.active = False
+        self._outer: Reached | None = None
+        self._start()
+
+    def _start(self) -> None:
         self.nodes: list[TraceNode] = []
-        self.captured: dict[
-            int, TraceNode
-        ] = {}  # by id of the Node or Tensor that the function did not get as argument
+        self.captured: dict[int, TraceNode] = {}  # by id of a Node or Tensor that the function did not get as argument
         self.queue: Any = None
+        self.reached: Reached = ReachedByTrace()
 
     def __enter__(self) -> TracingContext:
+        self._start()
         self.active, state.tracer = True, self
-        self.nodes, self.captured, self.queue = [], {}, None
+        self._outer, state.reached = state.reached, self.reached
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.active, state.tracer = False, None
+        self._outer, state.reached = None, self._outer
+        self._start()  # a trace that is over keeps nothing alive
 
     def add_input(self, value: Any, source: Any) -> TraceNode:
         """The symbol of a Node or Tensor."""
@@ -201,7 +223,7 @@ class TracingContext(threading.local):
         if state.autocast is not None:
             args = state.autocast(name, args)
         operands = [self._operand(name, a) for a in args]
-        attrs = {k: v.look() if type(v) is Scalar and not shapes.takes_scalars(name) else v for k, v in attrs.items()}
+        attrs = {k: self._attribute(name, v) for k, v in attrs.items()}
         if name in TABLE:
             name, operands, attrs = self._fitted(name, operands, attrs)
         if name in _EXPANSIONS and isinstance(operands[0], TraceNode):
@@ -271,6 +293,17 @@ class TracingContext(threading.local):
         if type(a) is Scalar or a is None or isinstance(a, (bool, int, float, np.number, np.bool_)):
             return a
         raise Untraceable(f"passes {type(a).__name__} to {name} at {call_site()}")
+
+    def _attribute(self, name: str, a: Any) -> Any:
+        """An attribute as the trace keeps it: a tensor, which gets no gradient there, as a symbol."""
+        if type(a) is Scalar:
+            return a if shapes.takes_scalars(name) else a.look()
+        if isinstance(a, (Node, Tensor, TraceNode)):
+            found = self._operand(name, a)
+            return self._detached(found) if found.differentiable else found
+        if isinstance(a, (list, tuple)) and any(isinstance(x, (Node, Tensor, TraceNode)) for x in a):
+            raise Untraceable(f"passes tensors inside a {type(a).__name__} to {name} at {call_site()}")
+        return a
 
     def _detached(self, x: TraceNode) -> TraceNode:
         node = TraceNode("stop_gradient", (x,), x.shape, x.dtype)
