@@ -91,8 +91,9 @@ def test_fresh_ignores_a_checkpoint(tmp_path, capsys):
 
 
 def test_bad_arguments(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="at least 1"):
+    with pytest.raises(SystemExit) as stop:
         main(command(tmp_path / "d", "--epochs", "0", device="cpu"))
+    assert stop.value.code == 2 and "--epochs: expected a whole number of at least 1" in capsys.readouterr().err
     assert main(command(tmp_path / "d", device="toaster")) == 1
     assert "toaster" in capsys.readouterr().err
     assert train.HELP

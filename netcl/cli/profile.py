@@ -7,6 +7,9 @@ import importlib.util
 import os
 import runpy
 import sys
+import traceback
+
+from netcl.cli.values import error_text, whole
 
 HELP = "run a script and show what its kernels cost"
 
@@ -17,10 +20,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev (compressed if it ends in .gz)"
     )
     parser.add_argument(
-        "--keep", type=int, default=100_000, metavar="N",
+        "--keep", type=whole(0), default=100_000, metavar="N",
         help="commands kept for the trace, the newest (default 100000); the table counts all",
     )  # fmt: skip
-    parser.add_argument("--limit", type=int, default=30, metavar="N", help="rows of the table (default 30)")
+    parser.add_argument("--limit", type=whole(0), default=30, metavar="N", help="rows of the table (default 30)")
     parser.add_argument("--peak", action="store_true", help="compare with the device's peaks (takes a second)")
     parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as in python -m"
@@ -39,12 +42,13 @@ def run(args: argparse.Namespace) -> int:
     sys.path.insert(0, os.getcwd() if args.module else os.path.dirname(os.path.abspath(args.script)))
     try:
         _check(args)
-        with ProfileContext(trace=args.trace, keep=args.keep) as prof:
+        with ProfileContext(keep=args.keep) as prof:
             status = _execute(args.script, args.module)
     finally:
         sys.argv, sys.path[:] = before
     print(prof.table(args.limit, args.peak))
-    if args.trace:
+    if args.trace is not None:
+        prof.save_trace(args.trace)
         print(f"trace: {args.trace} (open it at ui.perfetto.dev)")
     return status
 
@@ -64,13 +68,13 @@ def _check(args: argparse.Namespace) -> None:
             raise NetclError(f"profile: expected the name of a module after -m, got {args.script!r}, which is none.")
     elif not os.path.isfile(args.script):
         raise NetclError(f"profile: expected a Python script, got {args.script!r}, which is not a file.")
-    if args.trace:
+    if args.trace is not None:
         try:
             with open(args.trace, "ab"):
                 pass
         except OSError as error:
             raise NetclError(
-                f"profile: expected a trace file that can be written, got {args.trace!r}: {error}."
+                f"profile: expected a trace file that can be written, got {args.trace!r}: {error_text(error)}."
             ) from None
 
 
@@ -87,4 +91,15 @@ def _execute(script: str, module: bool) -> int:
         return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        _show(error)
+        return 1
     return 0
+
+
+def _show(error: Exception) -> None:
+    """The script's traceback, as Python itself would show it: without the frames that ran it."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        found = found.tb_next
+    traceback.print_exception(type(error), error, found)

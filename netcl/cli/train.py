@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from netcl.cli.values import new_file, whole
+
 EPOCHS, BATCH_SIZE, RATE, DECAY = 25, 64, 3e-3, 1e-2
 BUILDING = 2  # steps that build kernels and make the recording that later steps replay
 LOOK = 10  # steps between two looks at the loss: reading it waits for the device
@@ -24,10 +26,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What to train, where, how long, and where the result goes."""
     parser.add_argument("what", choices=["digits"], help="the data set")
     parser.add_argument("--device", default="auto", help='"auto", "gpu", "cpu" (NumPy), "cl:cpu", ... (netcl devices)')
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="passes over the data (default %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="images per step (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, order and dropout (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("digits.netcl"), help="the model's file (default %(default)s)")
+    parser.add_argument("--epochs", type=whole(1), default=EPOCHS, help="passes over the data (default %(default)s)")
+    parser.add_argument("--batch-size", type=whole(1), default=BATCH_SIZE, help="images a step (default %(default)s)")
+    parser.add_argument("--seed", type=whole(), default=0, help="of weights, order and dropout (default %(default)s)")
+    parser.add_argument(
+        "--out", type=new_file, default=Path("digits.netcl"), help="the model's file (default %(default)s)"
+    )
     parser.add_argument("--fresh", action="store_true", help="start over even when there is a checkpoint")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
 
@@ -49,6 +53,7 @@ class Run:
 
     def __init__(self, queue: Any, epochs: int, batch_size: int, seed: int) -> None:
         import netcl.autograd as ag
+        from netcl.core.errors import NetclError
         from netcl.data import DataLoader, datasets
         from netcl.ops.create import random
         from netcl.optim import AdamW, WarmupCosine
@@ -56,7 +61,12 @@ class Run:
         random.seed(seed)
         self.queue, self.rng, self.epoch = queue, random.default_generator, 0
         self.settings = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
-        self.loader = DataLoader(datasets.digits("train"), batch_size, shuffle=True, drop_last=True, seed=seed)
+        train = datasets.digits("train")
+        if batch_size > len(train):
+            raise NetclError(
+                f"train: expected --batch-size of at most {len(train)}, all training images, got {batch_size}."
+            )
+        self.loader = DataLoader(train, batch_size, shuffle=True, drop_last=True, seed=seed)
         self.images, self.labels = datasets.digits("test").arrays
         self.model = network(queue)
         self.optimizer = AdamW(self.model.parameters(), lr=RATE, weight_decay=DECAY)
@@ -171,8 +181,6 @@ def run(args: argparse.Namespace) -> int:
 
     from netcl.core.device import manager
 
-    if args.epochs < 1 or args.batch_size < 1:
-        raise SystemExit("netcl train: expected --epochs and --batch-size of at least 1.")
     handle = manager.default(args.device)
     console, result = Console(highlight=False, quiet=args.quiet), Console(highlight=False)
     work = Run(handle.queue, args.epochs, args.batch_size, args.seed)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from netcl.cli.values import whole
 
 HELP = "find the fastest kernel sizes for this device"
 
@@ -24,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Which kernels, which device, and whether to write."""
     parser.add_argument("kernels", nargs="*", metavar="kernel", help=f"among {', '.join(SPACES)} (default: what fits)")
     parser.add_argument("--device", default="auto", help='which device, as in `netcl devices` (default "auto")')
-    parser.add_argument("--size", type=int, default=512, metavar="N", help="size of the problems timed (default 512)")
+    parser.add_argument("--size", type=whole(1), default=512, metavar="N", help="size of what is timed (default 512)")
     parser.add_argument("--dry-run", action="store_true", help="show what was found without keeping it")
 
 
@@ -52,6 +55,11 @@ def trial(kernel: str, row: Row, queue: Any) -> Iterator[None]:
         plans.clear()
 
 
+def largest(profile: Any) -> int:
+    """The size whose problems take an eighth of the memory, which the host may share, at most."""
+    return max(1, math.isqrt(min(profile.max_alloc, profile.global_mem // 8) // 12))
+
+
 def work(kernel: str, queue: Any, size: int) -> Callable[[], Any]:
     """The op that `kernel` is timed by."""
     import numpy as np
@@ -63,10 +71,10 @@ def work(kernel: str, queue: Any, size: int) -> Callable[[], Any]:
     rng = np.random.default_rng(0)
     if kernel.startswith("conv"):
         side = max(4, size // 16)
-        x = Tensor.from_host(queue, rng.normal(size=(8, 64, side, side)).astype(np.float32))
-        w = Tensor.from_host(queue, rng.normal(size=(64, 64, 3, 3)).astype(np.float32))
+        x = Tensor.from_host(queue, rng.standard_normal((8, 64, side, side), np.float32))
+        w = Tensor.from_host(queue, rng.standard_normal((64, 64, 3, 3), np.float32))
         return lambda: conv2d(x, w, padding=1)
-    a, b = (Tensor.from_host(queue, rng.normal(size=(size, size)).astype(np.float32)) for _ in range(2))
+    a, b = (Tensor.from_host(queue, rng.standard_normal((size, size), np.float32)) for _ in range(2))
     return lambda: matmul(a, b)
 
 
@@ -80,9 +88,15 @@ def run(args: argparse.Namespace) -> int:
     unknown = sorted(set(args.kernels) - set(SPACES))
     if unknown:
         raise NetclError(f"tune: expected kernels among {', '.join(SPACES)}, got {', '.join(unknown)}.")
+    path = tuning.overlay_path()
+    if path is None and not args.dry_run:
+        raise NetclError("tune: expected a place for the tuning table, got no home folder; set NETCL_TUNING to a file.")
     handle = manager.default(args.device)
     if handle.backend == "cpu":
         raise NetclError("tune: expected an OpenCL device, got NumPy, which has nothing to tune; see `netcl devices`.")
+    most = largest(handle.profile)
+    if args.size > most:
+        raise NetclError(f"tune: expected --size of at most {most} on {handle.device_name}, got {args.size}.")
     suffix = "_cpu" if handle.profile.kind == "cpu" else "_gpu"
     tuner = AutoTuner(handle.queue)
     for kernel in args.kernels or [k for k in SPACES if k.endswith(suffix)]:
@@ -96,14 +110,12 @@ def run(args: argparse.Namespace) -> int:
             return once
 
         best, tried = tuner.search(kernel, [before, *rows(kernel)], prepare)
-        gain = tried[str(before)] / min(tried.values()) if str(before) in tried else 1.0
+        least = min(tried.values())  # 0 where the clock is coarse
+        gain = tried[str(before)] / least if least and str(before) in tried else 1.0
         print(f"{kernel} on {handle.device_name}: {best}, {gain:.2f} times the speed of {before}; {len(tried)} tried")
         if best == before:
             tuner.rows.pop(kernel)
-    path = tuning.overlay_path()
-    if args.dry_run or not tuner.rows:
+    if args.dry_run or path is None or not tuner.rows:
         return 0
-    if path is None:
-        raise NetclError("tune: expected a place for the tuning table, got no home folder; set NETCL_TUNING to a file.")
     print(f"saved to {tuner.save(path)}")
     return 0

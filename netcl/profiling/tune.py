@@ -96,6 +96,21 @@ class WorkGroupTuner:
         return own
 
 
+def _table(path: Path) -> dict[str, dict[str, Row]]:
+    """The tuning table at `path`, empty where there is none."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise NetclError(f"tune: expected to read the tuning table {path}, got {error.strerror}.") from None
+    except ValueError as error:
+        raise NetclError(f"tune: expected a tuning table in {path}, got {error}; repair or delete it.") from None
+    if not isinstance(table, dict) or not all(isinstance(devices, dict) for devices in table.values()):
+        raise NetclError(f"tune: expected a tuning table in {path}, got other JSON; repair or delete it.")
+    return table
+
+
 class AutoTuner:
     """Results by device; `device` is a queue, or None for that of each call.
 
@@ -165,20 +180,21 @@ class AutoTuner:
     def save(self, path: str | Path) -> Path:
         """Add the rows found to the tuning table at `path`, which need not exist; other entries stay."""
         path = Path(path).expanduser()
-        try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            table = {}
-        except ValueError as error:
-            raise NetclError(f"tune: expected a tuning table in {path}, got {error}; repair or delete it.") from None
+        table = _table(path)
         for kernel, devices in self.rows.items():
             table.setdefault(kernel, {}).update(devices)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(prefix=".draft-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(table, file, indent=2, sort_keys=True)
-            file.write("\n")
-        os.replace(draft, path)
+        draft = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, draft = tempfile.mkstemp(prefix=".draft-", dir=path.parent)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(table, file, indent=2, sort_keys=True)
+                file.write("\n")
+            os.replace(draft, path)
+        except OSError as error:
+            if draft is not None:
+                Path(draft).unlink(missing_ok=True)
+            raise NetclError(f"tune: expected to write the tuning table {path}, got {error.strerror}.") from None
         return path
 
     def _queue(self, queue: Any) -> Any:
