@@ -296,22 +296,30 @@ class FusedNormActivationPlan:
 
 def _layer_norm(x: Any, weight: Any, bias: Any, eps: float, activation: Callable[[Node], Node]) -> Node:
     d = x - mean(x, -1, keepdims=True)
-    y = d * ag.rsqrt(mean(ag.square(d), -1, keepdims=True) + eps) * weight
+    y = d * ag.rsqrt(mean(ag.square(d), -1, keepdims=True) + eps)
+    y = y if weight is None else y * weight
     return activation(y if bias is None else y + bias)
 
 
 def _rms_norm(x: Any, weight: Any, bias: Any, eps: float, activation: Callable[[Node], Node]) -> Node:
-    y = x * ag.rsqrt(mean(ag.square(x), -1, keepdims=True) + eps) * weight
+    y = x * ag.rsqrt(mean(ag.square(x), -1, keepdims=True) + eps)
+    y = y if weight is None else y * weight
     return activation(y if bias is None else y + bias)
 
 
 def fused_norm_activation(
-    x: Any, weight: Any, bias: Any = None, *, norm: str = "layer_norm", activation: str = "relu", eps: float = 1e-5
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    norm: str = "layer_norm",
+    activation: str = "relu",
+    eps: float = 1e-5,
 ) -> Node:
     """activation(norm(x) * weight + bias) over the last axis, in one launch forward; sums in float32 or better.
 
     `norm` is "layer_norm" or "rms_norm"; `activation` one of relu, gelu, silu, tanh, sigmoid. Shapes: x (.., E), weight
-    and bias (E,). Source: arXiv:1607.06450, arXiv:1910.07467.
+    and bias (E,), either may be None. Source: arXiv:1607.06450, arXiv:1910.07467.
     """
     return TrainingGraphCompiler().plan("norm_activation", norm, activation)(x, weight, bias, eps)  # type: ignore[no-any-return]
 

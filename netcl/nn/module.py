@@ -31,16 +31,16 @@ class Keys(NamedTuple):
 
 
 class Handle:
-    """Removes a hook."""
+    """Removes a hook: this registration of it, where a function was registered more than once."""
 
-    def __init__(self, module: Module, hooks: list[Any], hook: Any) -> None:
-        self._module, self._hooks, self._hook = module, hooks, hook
+    def __init__(self, module: Module, hooks: dict[Handle, Any], hook: Any) -> None:
+        self._module, self._hooks = module, hooks
+        hooks[self] = hook
         module._changed()
 
     def remove(self) -> None:
-        """Take the hook away; a second call does nothing."""
-        if self._hook in self._hooks:
-            self._hooks.remove(self._hook)
+        """Take the hook away, from the next call of the module on; a second call does nothing."""
+        if self._hooks.pop(self, None) is not None:
             self._module._changed()
 
 
@@ -55,8 +55,8 @@ class Module(Followed):
 
     training = True
     _buffers: Mapping[str, bool] = {}  # name of a tensor attribute -> whether it is saved
-    _before: list[Callable[..., Any]] = []
-    _after: list[Callable[..., Any]] = []
+    _before: Mapping[Handle, Callable[..., Any]] = {}  # hooks in order
+    _after: Mapping[Handle, Callable[..., Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -69,12 +69,12 @@ class Module(Followed):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.reached is not None:
             state.reached.enter(self, bool(self._before or self._after))
-        for hook in self._before:
+        for hook in tuple(self._before.values()) if self._before else ():  # a hook may remove itself, or add others
             changed = hook(self, args)
             if changed is not None:
                 args = changed if isinstance(changed, tuple) else (changed,)
         result = self.forward(*args, **kwargs)
-        for hook in self._after:
+        for hook in tuple(self._after.values()) if self._after else ():
             changed = hook(self, args, result)
             result = result if changed is None else changed
         return result
@@ -305,15 +305,11 @@ class Module(Followed):
 
     def register_forward_hook(self, hook: Callable[..., Any]) -> Handle:
         """Call hook(module, args, result) after forward; what it returns, if anything, replaces the result."""
-        hooks = self.__dict__.setdefault("_after", [])
-        hooks.append(hook)
-        return Handle(self, hooks, hook)
+        return Handle(self, self.__dict__.setdefault("_after", {}), hook)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> Handle:
         """Call hook(module, args) before forward; what it returns, if anything, replaces the arguments."""
-        hooks = self.__dict__.setdefault("_before", [])
-        hooks.append(hook)
-        return Handle(self, hooks, hook)
+        return Handle(self, self.__dict__.setdefault("_before", {}), hook)
 
     def extra_repr(self) -> str:
         """Settings shown between the brackets of the printed tree."""

@@ -270,6 +270,66 @@ def test_hooks_see_and_replace(cpu_queue):
     assert layer(x) == "replaced" and not isinstance(ReLU()(x), str)
 
 
+def test_a_hook_that_removes_itself_leaves_the_next_one_its_turn(cpu_queue):
+    layer, seen, handles = ReLU(), [], {}
+
+    def once(name):
+        def hook(*args):
+            seen.append(name)
+            handles[name].remove()
+
+        return hook
+
+    for register, kind in ((layer.register_forward_pre_hook, "before"), (layer.register_forward_hook, "after")):
+        handles[kind] = register(once(kind))
+        register(lambda *args, kind=kind: seen.append(f"{kind} always"))
+    x = Tensor.from_host(cpu_queue, [1.0])
+    layer(x)
+    assert seen == ["before", "before always", "after", "after always"]
+    layer(x)
+    assert seen[4:] == ["before always", "after always"]
+
+
+def test_a_hook_registered_twice_is_removed_once_a_handle(cpu_queue):
+    layer, seen = ReLU(), []
+    hook = lambda *args: seen.append(len(seen))  # noqa: E731
+    first, second = layer.register_forward_hook(hook), layer.register_forward_hook(hook)
+    first.remove()
+    first.remove()
+    layer(Tensor.from_host(cpu_queue, [1.0]))
+    assert seen == [0]
+    second.remove()
+    layer(Tensor.from_host(cpu_queue, [1.0]))
+    assert seen == [0]
+
+
+def test_hooks_added_or_removed_in_a_call_count_from_the_next(cpu_queue):
+    layer, seen = ReLU(), []
+
+    def first(*args):
+        seen.append("first")
+        last.remove()
+        layer.register_forward_hook(lambda *args: seen.append("new"))
+
+    layer.register_forward_hook(first)
+    last = layer.register_forward_hook(lambda *args: seen.append("last"))
+    layer(Tensor.from_host(cpu_queue, [1.0]))
+    assert seen == ["first", "last"]
+    layer(Tensor.from_host(cpu_queue, [1.0]))
+    assert seen[2:] == ["first", "new"]
+
+
+def test_hooks_of_a_copied_module_are_its_own(cpu_queue):
+    layer, seen = ReLU(), []
+    handle = layer.register_forward_hook(lambda *args: seen.append(1))
+    twin = copy.deepcopy(layer)
+    handle.remove()
+    layer(Tensor.from_host(cpu_queue, [1.0]))
+    assert seen == []
+    twin(Tensor.from_host(cpu_queue, [1.0]))
+    assert seen == [1]
+
+
 def test_the_printed_tree(cpu_queue):
     model = Sequential(Linear(cpu_queue, 784, 256), ReLU(), Sequential(Linear(cpu_queue, 256, 10, bias=False)))
     assert repr(model) == (

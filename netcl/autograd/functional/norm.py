@@ -14,8 +14,9 @@ Value = Any  # a Node or a Tensor
 
 
 def _given(*parameters: Any) -> tuple[Any, ...]:
-    """Weight and bias without what is missing."""
-    return tuple(p for p in parameters if p is not None)
+    """Weight and bias, up to the last that is given: a bias keeps its place without a weight."""
+    count = max((i for i, p in enumerate(parameters, 1) if p is not None), default=0)
+    return parameters[:count]
 
 
 def layer_norm(
