@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import index as as_index
 from typing import Any
 
-from netcl.core.errors import IndexOutOfRange, ShapeError
+from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -57,9 +57,17 @@ def as_shape(where: str, shape: Any) -> Shape:
     return result
 
 
+def as_int(where: str, value: Any) -> int:
+    """`value` as an int. Raises DTypeError for what is no whole number, such as 1.5 and also 1.0."""
+    try:
+        return as_index(value)
+    except TypeError:
+        raise DTypeError(f"{where}: expected a whole number (int), got {value!r}.") from None
+
+
 def as_axis(where: str, axis: Any, ndim: int) -> int:
     """`axis` counted from the front. Raises ShapeError outside [-ndim, ndim)."""
-    position: int = as_index(axis)
+    position = as_int(where, axis)
     if not -ndim <= position < ndim:
         raise ShapeError(f"{where}: expected an axis in [{-ndim}, {ndim}) for {ndim} axes, got {position}.")
     return position % ndim
@@ -153,7 +161,7 @@ def reshape_strides(shape: Shape, strides: Shape, to: Shape) -> Shape | None:
 @lru_cache(maxsize=4096)
 def reshaped(shape: Shape, strides: Shape, wanted: tuple[Any, ...]) -> tuple[Shape, Shape | None]:
     """`wanted` without its -1, and the strides that show the same elements so (None when that needs a copy)."""
-    target = infer_shape("reshape", size_of(shape), tuple(int(n) for n in wanted))
+    target = infer_shape("reshape", size_of(shape), tuple(as_int("reshape", n) for n in wanted))
     return target, reshape_strides(shape, strides, target)
 
 

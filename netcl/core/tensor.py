@@ -12,7 +12,7 @@ from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
-from netcl.core.layout import Shape
+from netcl.core.layout import Shape, as_int
 from netcl.core.memory import empty_buffer
 from netcl.core.queue import CPUQueue, state_of
 
@@ -282,7 +282,8 @@ class Tensor:
         """Axes of length one repeated to `shape` without a copy; -1 keeps a length."""
         wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
         lead = len(wanted) - self.ndim
-        target = tuple(self.shape[i - lead] if n == -1 and i >= lead else int(n) for i, n in enumerate(wanted))
+        lengths = [as_int("expand", n) for n in wanted]
+        target = tuple(self.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(lengths))
         if lead < 0 or any(n not in (1, m) for n, m in zip(self.shape, target[max(lead, 0) :], strict=False)):
             raise ShapeError(f"expand: expected a shape that {self.shape} broadcasts to, got {tuple(wanted)}.")
         return self._view(target, layout.expand_strides(self.shape, self.strides, target))

@@ -11,6 +11,7 @@ from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.dtypes import common_dtype
 from netcl.core.errors import ShapeError
+from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.elementwise import assign, copy
 
@@ -66,26 +67,37 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
     """Views of consecutive parts along `axis`: parts of the given size (the last may be shorter) or of given sizes."""
     axis = layout.as_axis("split", axis, x.ndim)
-    length = x.shape[axis]
-    if isinstance(sizes, (int, np.integer)):
-        if sizes < 1:
-            raise ShapeError(f"split: expected parts of at least 1, got {sizes}.")
-        sizes = [min(int(sizes), length - i) for i in range(0, length, int(sizes))]
-    if any(n < 0 for n in sizes) or sum(sizes) != length:
-        raise ShapeError(f"split: expected sizes that add up to {length} (axis {axis}), got {tuple(sizes)}.")
     parts, start = [], 0
-    for n in sizes:
+    for n in part_sizes(x.shape[axis], sizes):
         parts.append(x[_along(axis, start, start + n)])
         start += n
     return tuple(parts)
 
 
+def part_sizes(length: int, sizes: Any) -> list[int]:
+    """The lengths of the parts that an axis is split into."""
+    if not hasattr(sizes, "__len__"):
+        size = layout.as_int("split", sizes)
+        if size < 1:
+            raise ShapeError(f"split: expected parts of at least 1, got {size}.")
+        return [min(size, length - i) for i in range(0, max(length, 1), size)]  # of nothing, one part
+    lengths = [layout.as_int("split", n) for n in sizes]
+    if min(lengths, default=0) < 0 or sum(lengths) != length:
+        raise ShapeError(f"split: expected sizes that add up to {length}, got {tuple(lengths)}.")
+    return lengths
+
+
 def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` views of equal size along `axis` (the last may be shorter)."""
-    if chunks < 1:
-        raise ShapeError(f"chunk: expected at least 1 chunk, got {chunks}.")
     axis = layout.as_axis("chunk", axis, x.ndim)
-    return split(x, max(1, -(-x.shape[axis] // chunks)), axis)
+    return split(x, chunk_size(x.shape[axis], chunks), axis)
+
+
+def chunk_size(length: int, chunks: int) -> int:
+    """The length of the parts that make at most `chunks` of an axis."""
+    if layout.as_int("chunk", chunks) < 1:
+        raise ShapeError(f"chunk: expected at least 1 chunk, got {chunks}.")
+    return max(1, -(-length // chunks))
 
 
 def flip(x: Tensor, axis: Any = None) -> Tensor:
@@ -114,8 +126,7 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Any = None) -> Tensor:
 
 def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
     """Each element `repeats` times in place along `axis` (NumPy's repeat); without an axis the tensor is flattened."""
-    if repeats < 0:
-        raise ShapeError(f"repeat: expected at least 0 repeats, got {repeats}.")
+    check_repeats("repeat", repeats)
     if axis is None:
         return repeat(x.reshape(-1), repeats, 0)
     axis = layout.as_axis("repeat", axis, x.ndim)
@@ -123,14 +134,23 @@ def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
     return copy(wide).reshape(*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
 
 
+def check_repeats(where: str, *repeats: int) -> None:
+    """Raise unless each is a whole number from 0 on."""
+    if any(layout.as_int(where, n) < 0 for n in repeats):
+        raise ShapeError(f"{where}: expected at least 0 repeats, got {repeats if len(repeats) > 1 else repeats[0]}.")
+
+
+def tiling_of(shape: Shape, repeats: int | Sequence[int]) -> tuple[Shape, Shape]:
+    """`shape` and `repeats` filled up with ones at the front to one rank."""
+    times = tuple(repeats) if isinstance(repeats, (tuple, list)) else (repeats,)
+    check_repeats("tile", *times)
+    rank = max(len(times), len(shape))
+    return (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(times)) + times
+
+
 def tile(x: Tensor, repeats: int | Sequence[int]) -> Tensor:
     """The whole tensor `repeats[i]` times along axis i (NumPy's tile)."""
-    times = [int(repeats)] if isinstance(repeats, (int, np.integer)) else [int(r) for r in repeats]
-    if any(r < 0 for r in times):
-        raise ShapeError(f"tile: expected at least 0 repeats, got {tuple(times)}.")
-    rank = max(len(times), x.ndim)
-    shape = (1,) * (rank - x.ndim) + x.shape
-    times = [1] * (rank - len(times)) + times
+    shape, times = tiling_of(x.shape, repeats)
     pairs = x.reshape(*[n for m in shape for n in (1, m)])
     wide = pairs.expand(*[n for m, r in zip(shape, times, strict=True) for n in (r, m)])
     return copy(wide).reshape(*[m * r for m, r in zip(shape, times, strict=True)])
@@ -142,19 +162,25 @@ def pad(x: Tensor, widths: Any, mode: str = "constant", value: float = 0.0) -> T
     mode: "constant" (filled with `value`), "reflect" (mirrored without the edge; needs width < length) or "replicate"
     (the edge repeated). Raises ShapeError for widths that do not fit.
     """
-    pairs = _pairs(widths, x.ndim)
-    if mode not in PAD_MODES:
-        raise ValueError(f"pad: expected a mode of {', '.join(PAD_MODES)}, got {mode!r}.")
-    if any(before + n + after < 0 for (before, after), n in zip(pairs, x.shape, strict=True)):
-        raise ShapeError(f"pad: expected widths that leave at least nothing of {x.shape}, got {pairs}.")
-    x = x[tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(pairs, x.shape, strict=True))]
-    pairs = tuple((max(b, 0), max(a, 0)) for b, a in pairs)
+    cut, pairs = padding_of(x.shape, widths, mode)
+    x = x[cut]
     if mode == "constant":
         return _pad_constant(x, pairs, value)
     for axis, (before, after) in enumerate(pairs):
         if before or after:
             x = concat(_edges(x, axis, before, after, mode), axis)
     return copy(x)
+
+
+def padding_of(shape: Shape, widths: Any, mode: str) -> tuple[tuple[slice, ...], tuple[tuple[int, int], ...]]:
+    """What of an array of `shape` stays, and the (before, after) to put on each axis then."""
+    if mode not in PAD_MODES:
+        raise ValueError(f"pad: expected a mode of {', '.join(PAD_MODES)}, got {mode!r}.")
+    pairs = _pairs(widths, len(shape))
+    if any(before + n + after < 0 for (before, after), n in zip(pairs, shape, strict=True)):
+        raise ShapeError(f"pad: expected widths that leave at least nothing of {shape}, got {pairs}.")
+    cut = tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(pairs, shape, strict=True))
+    return cut, tuple((max(b, 0), max(a, 0)) for b, a in pairs)
 
 
 def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:

@@ -12,8 +12,8 @@ from netcl.autograd.op import apply_op
 from netcl.core import layout
 from netcl.core.dtypes import as_dtype
 from netcl.core.errors import ShapeError
-from netcl.ops.movement import PAD_MODES
 from netcl.ops.movement import _pairs as as_widths
+from netcl.ops.movement import check_repeats, chunk_size, padding_of, tiling_of
 
 __all__ = [
     "astype", "chunk", "concat", "contiguous", "expand", "flatten", "flip", "getitem", "pad", "permute", "repeat",
@@ -23,15 +23,15 @@ __all__ = [
 Value = Any  # a Node, a Tensor or a Python number
 
 
-def _ints(values: tuple[Any, ...]) -> tuple[int, ...]:
+def _ints(where: str, values: tuple[Any, ...]) -> tuple[int, ...]:
     """f(2, 3) and f((2, 3)) alike."""
     one = len(values) == 1 and not isinstance(values[0], (int, np.integer))
-    return tuple(int(v) for v in (values[0] if one else values))
+    return tuple(layout.as_int(where, v) for v in (values[0] if one else values))
 
 
 def reshape(x: Value, *shape: Any) -> Node:
     """The elements in row-major order as `shape`; one length may be -1."""
-    return apply_op("reshape", x, shape=_ints(shape))  # type: ignore[no-any-return]
+    return apply_op("reshape", x, shape=_ints("reshape", shape))  # type: ignore[no-any-return]
 
 
 def flatten(x: Value, start_axis: int = 0) -> Node:
@@ -41,7 +41,7 @@ def flatten(x: Value, start_axis: int = 0) -> Node:
 
 def permute(x: Value, *axes: Any) -> Node:
     """The axes in the given order; reversed when none is given."""
-    order = _ints(axes) if axes else tuple(reversed(range(x.ndim)))
+    order = _ints("permute", axes) if axes else tuple(reversed(range(x.ndim)))
     return apply_op("permute", x, axes=order)  # type: ignore[no-any-return]
 
 
@@ -57,7 +57,7 @@ def transpose(x: Value, *axes: Any) -> Node:
 
 def expand(x: Value, *shape: Any) -> Node:
     """Axes of length one repeated to `shape`, without a copy."""
-    return apply_op("expand", x, shape=_ints(shape))  # type: ignore[no-any-return]
+    return apply_op("expand", x, shape=_ints("expand", shape))  # type: ignore[no-any-return]
 
 
 def squeeze(x: Value, axis: Any = None) -> Node:
@@ -117,11 +117,12 @@ def split(x: Value, sizes: int | Sequence[int], axis: int = 0) -> tuple[Node, ..
 
 def chunk(x: Value, chunks: int, axis: int = 0) -> tuple[Node, ...]:
     """At most `chunks` parts of equal size along `axis` (the last may be shorter)."""
-    return split(x, max(1, -(-x.shape[axis] // chunks)), axis)
+    return split(x, chunk_size(x.shape[layout.as_axis("chunk", axis, x.ndim)], chunks), axis)
 
 
 def repeat(x: Value, repeats: int, axis: int | None = None) -> Node:
     """Each element `repeats` times along `axis` (NumPy's repeat); without an axis the value is flattened."""
+    check_repeats("repeat", repeats)
     if axis is None:
         x, axis = reshape(x, -1), 0
     axis = layout.as_axis("repeat", axis, x.ndim)
@@ -132,10 +133,7 @@ def repeat(x: Value, repeats: int, axis: int | None = None) -> Node:
 
 def tile(x: Value, repeats: int | Sequence[int]) -> Node:
     """The whole value `repeats[i]` times along axis i (NumPy's tile)."""
-    times = [repeats] if isinstance(repeats, int) else list(repeats)
-    rank = max(len(times), x.ndim)
-    times = [1] * (rank - len(times)) + times
-    shape = (1,) * (rank - x.ndim) + x.shape
+    shape, times = tiling_of(x.shape, repeats)
     pairs = reshape(x, *[n for m in shape for n in (1, m)])
     wide = expand(pairs, *[n for m, r in zip(shape, times) for n in (r, m)])
     return reshape(wide, *[m * r for m, r in zip(shape, times)])
@@ -146,11 +144,11 @@ def pad(x: Value, widths: Any, mode: str = "constant", value: float = 0.0) -> No
 
     mode: "constant" (filled with `value`), "reflect" (mirrored without the edge) or "replicate" (the edge repeated).
     """
-    if mode not in PAD_MODES:
-        raise ValueError(f"pad: expected a mode of {', '.join(PAD_MODES)}, got {mode!r}.")
-    pairs = as_widths(widths, x.ndim)
+    cut, pairs = padding_of(x.shape, widths, mode)
     if mode == "constant":
-        return apply_op("pad", x, widths=pairs, value=value)  # type: ignore[no-any-return]
+        return apply_op("pad", x, widths=as_widths(widths, x.ndim), value=value)  # type: ignore[no-any-return]
+    if any(s != slice(0, n) for s, n in zip(cut, x.shape)):
+        x = getitem(x, cut)
     for axis, (before, after) in enumerate(pairs):
         if before or after:
             x = concat(_edges(x, axis, before, after, mode), axis)
@@ -162,10 +160,8 @@ def _edges(x: Value, axis: int, before: int, after: int, mode: str) -> list[Node
     n, lead = x.shape[axis], (slice(None),) * axis
     if mode == "reflect" and max(before, after) >= n:
         raise ShapeError(f"pad: expected reflect widths below the length {n} of axis {axis}, got {(before, after)}.")
-    if min(before, after) < 0 or n == 0:
-        raise ShapeError(
-            f"pad: expected widths of at least 0 on an axis that is not empty, got {(before, after)}, {n}."
-        )
+    if n == 0:
+        raise ShapeError(f"pad: expected something to replicate on axis {axis}, got length 0.")
     parts = [x]
     if before:
         first = slice(before, 0, -1) if mode == "reflect" else slice(0, 1)

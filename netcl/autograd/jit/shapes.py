@@ -18,6 +18,7 @@ from netcl.core.errors import NetclError, ShapeError
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
 from netcl.ops import promotion
+from netcl.ops.movement import part_sizes
 
 Facts = tuple[Shape, DType]
 PRIMITIVES: dict[str, Any] = {}  # name -> AutogradPrimitive, filled by primitive.py
@@ -255,10 +256,8 @@ def _concat(*xs: Any, axis: int = 0) -> Facts:
 @rule("split")
 def _split(x: Any, sizes: Any, axis: int = 0) -> list[Facts]:
     axis = layout.as_axis("split", axis, x.ndim)
-    length = x.shape[axis]
-    if isinstance(sizes, (int, np.integer)):
-        sizes = [min(int(sizes), length - i) for i in range(0, length, int(sizes))]
-    return [((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in sizes]
+    parts = part_sizes(x.shape[axis], sizes)
+    return [((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in parts]
 
 
 @rule("stack")

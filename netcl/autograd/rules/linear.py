@@ -11,7 +11,7 @@ from netcl.ops import elementwise, reduction
 from netcl.ops.convolution import op as conv
 from netcl.ops.product import linear_grad
 from netcl.ops.product.dual import Factors, gemm_pair, may_share
-from netcl.ops.product.op import gemm, gemm_keeping, linear, linear_keeping, matmul
+from netcl.ops.product.op import gemm, gemm_keeping, linear, linear_keeping, matmul, rows_of
 
 
 def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
@@ -31,7 +31,7 @@ def _matmul_grad(g: Tensor, y: Any, a: Tensor, b: Tensor, needs: Sequence[bool])
         da = da.reshape(*da.shape[:-2], a.shape[0]) if a.ndim == 1 else da
     if needs[1]:
         if b2.ndim == 2 and a2.ndim > 2:  # one weight for a whole batch: one product, not a batch of them and a sum
-            db = matmul(a2.reshape(-1, a2.shape[-1]).T, g2.reshape(-1, g2.shape[-1]))
+            db = matmul(rows_of(a2).T, rows_of(g2))
         else:
             db = matmul(a2.transpose(-1, -2), g2)
         db = db.reshape(*db.shape[:-2], b.shape[0]) if b.ndim == 1 else db
@@ -46,9 +46,9 @@ register_op("matmul", matmul, _matmul_grad, saves=(0, 1), reads=_OTHER)
 def _linear_grad(
     g: Tensor, y: Any, x: Tensor, w: Tensor, b: Any = None, *, needs: Sequence[bool], relu: bool = False
 ) -> list[Tensor | None]:
-    g2, x2 = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
-    y2 = y.reshape(-1, y.shape[-1]) if relu else None
-    dx, dw, db = linear_grad.gradients(g2, x2, w, y2, (needs[0], needs[1], len(needs) > 2 and needs[2]))
+    y2 = rows_of(y) if relu else None
+    wanted = (needs[0], needs[1], len(needs) > 2 and needs[2])
+    dx, dw, db = linear_grad.gradients(rows_of(g), rows_of(x), w, y2, wanted)
     return [None if dx is None else dx.reshape(x.shape), dw, db]
 
 

@@ -152,11 +152,16 @@ def gemm(
     return target
 
 
+def rows_of(x: Tensor) -> Tensor:
+    """`x` with all axes but the last as one; of no elements, -1 would not tell how many rows there are."""
+    return x.reshape(layout.size_of(x.shape[:-1]), x.shape[-1])
+
+
 def gemm_keeping(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
     """(activation(z), z) with z = a b + bias: one launch for matrices on CPU devices, else two."""
     shape, queue = (a.shape[-2], b.shape[-1]), a.queue
     if a.ndim > 2 == b.ndim and a.is_contiguous:  # one matrix for a whole batch
-        made = gemm_keeping(a.reshape(-1, a.shape[-1]), b, bias, activation)
+        made = gemm_keeping(rows_of(a), b, bias, activation)
         return made[0].reshape(*a.shape[:-1], shape[1]), made[1].reshape(*a.shape[:-1], shape[1])
     one = a.backend == "cl" and a.ndim == 2 == b.ndim and is_float(a.dtype) and layout.size_of(shape) > 0
     if not one or profile_of(queue).kind != "cpu":
