@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from math import gcd
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, compute_dtype
@@ -15,21 +12,19 @@ from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor
 
 Pair = tuple[int, int]
-DIMS = struct.Struct("7q10i")  # Dims of strips.cl
-RECORD = np.dtype(f"V{DIMS.size}")
 GROUP = 128
 TAPS = 64  # most taps of a window
 AREA = 64  # most results of a tile
 
 
 class Cut(NamedTuple):
-    """A result in tiles: defines of the program, how many tiles, global and local size, the record of the kernels."""
+    """A result in tiles: defines of the program, how many tiles, global and local size, and the fields of `Dims`."""
 
     defines: dict[str, Any]
     tiles: int
     grid: tuple[int, ...]
     group: tuple[int, ...]
-    dims: Callable[..., bytes]
+    dims: Callable[..., dict[str, int]]
 
 
 class Axis(NamedTuple):
@@ -73,8 +68,8 @@ def cut(
     down = _axis(min(rows or (shared + 1) // 2, high), ky, sy, py, dy, turned)
     if across.tile * down.tile > AREA:
         return None
-    sizes = (*x.shape[2:], high, wide, -(-high // down.tile), -(-wide // across.tile))
-    tiles, group = result[0] * result[1] * sizes[4] * sizes[5], profile_of(x.queue).group(GROUP)
+    rows, columns = -(-high // down.tile), -(-wide // across.tile)
+    tiles, group = result[0] * result[1] * rows * columns, profile_of(x.queue).group(GROUP)
     reach = sum(abs(s) * n for s, n in zip(x.strides, x.shape)) + (down.span + down.step) * abs(x.strides[2])
     defines = {
         "S": C_NAME[x.dtype], "E": C_NAME[compute_dtype(x.dtype)],
@@ -85,7 +80,11 @@ def cut(
         "VX": vector(across.step), "VY": gcd(across.tile, wide, offset, most),
     }  # fmt: skip
 
-    def dims(channels: int, mine: int = 1, theirs: int = 1, chunk: int = 0, average: tuple[int, int] = (0, 0)) -> bytes:
-        return DIMS.pack(*x.strides, tiles, chunk, average[0], channels, mine, theirs, *sizes, average[1])
+    def dims(
+        channels: int, mine: int = 1, theirs: int = 1, chunk: int = 0, average: tuple[int, int] = (0, 0)
+    ) -> dict[str, int]:
+        fields = dict(zip(("xn", "xc", "xh", "xw", "H", "W"), (*x.strides, *x.shape[2:])))
+        fields |= {"tiles": tiles, "chunk": chunk, "divisor": average[0], "with_pad": average[1], "C": channels}
+        return {**fields, "mine": mine, "theirs": theirs, "Rh": high, "Rw": wide, "down": rows, "across": columns}
 
     return Cut(defines, tiles, (-(-tiles // group) * group,), (group,), dims)

@@ -144,6 +144,10 @@ class Sender:
         """A function that packs the arguments `first` to `last`, memory as addresses."""
         return struct.Struct("=" + "".join(self._layout[first:last])).pack
 
+    def is_memory(self, index: int) -> bool:
+        """Whether an argument is memory, which `packer` takes as an address."""
+        return self._types[index] is None
+
     def launch_event(self, packed: bytes) -> tuple[int, Any]:
         """As `launch`, with the event."""
         place = P()

@@ -17,7 +17,7 @@ typedef struct {
 } Dims;
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_few(
-    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oy, long ox, long ow, long ob,
+    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oy, long ox, long ow, long obias,
     const Dims D) {
     __local __attribute__((aligned(64))) E filters[OUTS * ROW];
     const int item = get_local_id(0), q0 = get_group_id(0) * (WG * EACH) + item, o0 = get_group_id(1) * OUTS;

@@ -75,7 +75,7 @@ static inline I offset(int4 t) { return (I)as_long((int2)(t.x, t.w)); }
 #define SPARE (2 * BK * PITCH(BN) > GM * LINE ? 2 * BK * PITCH(BN) : GM * LINE)    // of B's tiles, or of lines
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
     __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, __global const int4* taps, long oy,
-    long ox, long ow, long ob, const Dims D) {
+    long ox, long ow, long obias, const Dims D) {
     __local __attribute__((aligned(64))) E As[2 * BK * PITCH(BM)], Bs[SPARE];
     __local int4 table[2 * BK];
     const int item = get_local_id(0), tiles_m = (int)((D.M + BM - 1) / BM), tile = get_group_id(0), g = get_group_id(1);

@@ -5,15 +5,15 @@
 
 #ifdef USE_CONV
 // TURNED 0: Y of X. TURNED 1: the gradient of X (Y here) from that of Y (X here). DEPTH channels of X meet in one of Y.
-__kernel void conv(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oy, long ox,
-                   long ow, long ob, const Dims D) {
+__kernel void conv(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX,
+                   long oWt, long obias, const Dims D) {
     const I tile = get_global_id(0);
     if (tile >= D.tiles) return;
     PLACE(tile)
     const I n = (U)plane / (U)D.C;
     const int o = (int)(plane - n * D.C), group = (uint)o / (uint)D.mine;
-    X += ox + n * (I)D.xn + group * DEPTH * (I)D.xc;
-    Wt += ow + (TURNED ? group * (DEPTH - 1) * D.mine + o : o * DEPTH) * TAPS;
+    X += oX + n * (I)D.xn + group * DEPTH * (I)D.xc;
+    Wt += oWt + (TURNED ? group * (DEPTH - 1) * D.mine + o : o * DEPTH) * TAPS;
     E sum[TH][TW], s[SPANX], taps[TAPS];
     UNROLL for (int t = 0; t < TH; t++)
         UNROLL for (int e = 0; e < TW; e++) sum[t][e] = 0;
@@ -29,7 +29,7 @@ __kernel void conv(__global S* Y, __global const S* X, __global const S* Wt, __g
     UNROLL for (int t = 0; t < TH; t++)
         if (i0 + t < D.Rh) {
             UNROLL for (int e = 0; e < TW; e++) sum[t][e] = FINISH(sum[t][e], o);
-            write_row(Y + oy + (plane * D.Rh + i0 + t) * (I)D.Rw + j0, sum[t], D.Rw - j0);
+            write_row(Y + oY + (plane * D.Rh + i0 + t) * (I)D.Rw + j0, sum[t], D.Rw - j0);
         }
 }
 #endif
@@ -41,12 +41,12 @@ __kernel void conv(__global S* Y, __global const S* X, __global const S* Wt, __g
 #define ROUND (TAPS < 16 ? TAPS : 16)   // sums that a group adds at once
 READER(read_gradient, E, S, TW, 0, VY, GET)
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
-    __global E* part, __global const S* G, __global const S* X, long og, long ox, const Dims D) {
+    __global E* part, __global const S* G, __global const S* X, long oG, long oX, const Dims D) {
     __local E sums[ROUND][WG];
     const int item = get_local_id(0), o = get_group_id(1) / D.theirs;
     const I start = get_group_id(0) * (I)D.chunk, end = min(start + (I)D.chunk, (I)D.tiles / D.C);
-    X += ox + (o / D.mine * D.theirs + get_group_id(1) % D.theirs) * (I)D.xc;
-    G += og;
+    X += oX + (o / D.mine * D.theirs + get_group_id(1) % D.theirs) * (I)D.xc;
+    G += oG;
     part += ((long)get_group_id(0) * get_num_groups(1) + get_group_id(1)) * TAPS;
     E sum[TAPS], g[TH][TW], s[SPANX];
     UNROLL for (int k = 0; k < TAPS; k++) sum[k] = 0;

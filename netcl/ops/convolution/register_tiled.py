@@ -5,22 +5,19 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, INT64, compute_dtype
+from netcl.core.dtypes import C_NAME, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels import windows as strips
 from netcl.kernels.plans import remember
+from netcl.kernels.program import program
 from netcl.ops.convolution import split_k as conv_parts
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.product.split_k import epilogue
-from netcl.runtime.cache import get_kernel
 
 FILES = ("conv_finish.cl", "strips.cl", "conv_strips.cl")
-FORWARD = (*(None,) * 4, *(INT64,) * 4, strips.RECORD)
-WEIGHTS = (*(None,) * 3, INT64, INT64, strips.RECORD)
 OPTIONS = ("-cl-mad-enable",)
 FEW = 4  # channels of a group from which on it is no longer summed here
 GROUPS = 8  # work-groups per compute unit that the pixels of a weight gradient are split for
@@ -43,30 +40,23 @@ def forward(
     if not suits(g):
         return False
     key = ("conv_strips", g, x.strides, x.offset % 8, x.dtype, bias is None, activation, turned)
-    plan = remember(x.queue, key, lambda: _plan(y.shape, x, g, bias is not None, activation, turned))
-    if not plan:
+    launch = remember(x.queue, key, lambda: _plan(y.shape, x, g, bias is not None, activation, turned))
+    if not launch:
         return False
-    kernel, grid, group, dims = plan
-    extra = w if bias is None else bias
-    launch(
-        kernel, x.queue, grid, group, y.buffer, x.buffer, w.buffer, extra.buffer, y.offset, x.offset, w.offset,
-        extra.offset, dims,
-    )  # fmt: skip
+    launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
     return True
 
 
 def _plan(result: Shape, x: Tensor, g: Geometry, bias: bool, activation: str | None, turned: bool) -> Any:
-    """(kernel, global size, local size, record), or nothing."""
+    """The launch, or nothing."""
     cut = strips.cut(_windows(g), x, result, x.offset, turned)
     if cut is None:
         return ()
     preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
     mine, theirs = result[1] // g.groups, x.shape[1] // g.groups
     more |= {"USE_CONV": 1, "DEPTH": 1 if theirs == 1 else "D.theirs"}
-    kernel = get_kernel(
-        x.queue, sources.load(*FILES, preamble=preamble, **cut.defines, **more), "conv", FORWARD, OPTIONS
-    )
-    return kernel, cut.grid, cut.group, cut.dims(result[1], mine, theirs)
+    made = program(x.queue, sources.load(*FILES, preamble=preamble, **cut.defines, **more), "conv", OPTIONS)
+    return made.bind(cut.grid, cut.group, D=cut.dims(result[1], mine, theirs))
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> bool:
@@ -77,15 +67,15 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> bool:
     plan = remember(x.queue, key, lambda: _weight_plan(form, x, gcd(x.offset, g.offset)))
     if not plan:
         return False
-    kernel, grid, group, dims, splits = plan
+    launch, splits = plan
     part = allocate(g.queue, (splits, dw.size), compute_dtype(g.dtype))
-    launch(kernel, g.queue, grid, group, part.buffer, g.buffer, x.buffer, g.offset, x.offset, dims)
+    launch(part=part.buffer, G=g, X=x)
     conv_parts.add(dw, part, splits)
     return True
 
 
 def _weight_plan(g: Geometry, x: Tensor, offset: int) -> Any:
-    """(kernel, global size, local size, record, splits), or nothing."""
+    """(launch, splits), or nothing."""
     cut, theirs = strips.cut(_windows(g), x, g.y_shape, offset, rows=ROWS), g.c // g.groups
     if cut is None:
         return ()
@@ -94,8 +84,9 @@ def _weight_plan(g: Geometry, x: Tensor, offset: int) -> Any:
     chunk = -(-tiles // max(1, min(wanted, tiles // group)))
     splits = -(-tiles // chunk)
     source = sources.load(*FILES, USE_CONV_WEIGHTS=1, WG=group, **cut.defines)
-    kernel = get_kernel(x.queue, source, "conv_weights", WEIGHTS, OPTIONS)
-    return kernel, (splits * group, filters), (group, 1), cut.dims(g.o, g.o // g.groups, theirs, chunk), splits
+    dims = cut.dims(g.o, g.o // g.groups, theirs, chunk)
+    made = program(x.queue, source, "conv_weights", OPTIONS)
+    return made.bind((splits * group, filters), (group, 1), D=dims), splits
 
 
 def _windows(g: Geometry) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
@@ -11,24 +10,21 @@ from typing import Any
 import numpy as np
 
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, INT32, INT64, NARROW, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, INT32, NARROW, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import sources
 from netcl.kernels import windows as strips
 from netcl.kernels.plans import remember
+from netcl.kernels.program import program
 from netcl.kernels.windows import Pair
 from netcl.ops import reduction
 from netcl.ops.convolution.problem import pair
 from netcl.ops.elementwise import contiguous, div
 from netcl.ops.pooling import host as pool_numpy
-from netcl.runtime.cache import get_kernel
 
-DIMS = {"int": struct.Struct("22i"), "long": struct.Struct("22q")}  # Dims of pool.cl, by the type of sizes
-CPU_DIMS = struct.Struct("21q")  # Dims of pool_cpu.cl
 GRAIN = 4096  # elements of the result per work-item on CPU devices
 GROUP = 64
 
@@ -77,7 +73,7 @@ def max_pool2d(
         return (y, at) if return_indices else y
     y = allocate(x.queue, form.y_shape, x.dtype)
     at = allocate(x.queue, form.y_shape, INT32) if return_indices else y
-    _launch("max_pool", form, form.out, x, (y, at, x), (y, x), INDICES=int(return_indices))
+    _launch("max_pool", form, form.out, x, {"Y": y, "At": at.buffer, "X": x}, INDICES=int(return_indices))
     return (y, at) if return_indices else y
 
 
@@ -101,7 +97,7 @@ def max_pool2d_grad(
     if g.backend == "cpu":
         return cpu.compute(pool_numpy.max_pool_grad, g, indices, form=form)  # type: ignore[no-any-return]
     g, indices, dx = contiguous(g), contiguous(indices), allocate(g.queue, form.shape, g.dtype)
-    _launch("max_pool_grad", form, form.shape[2:], dx, (dx, g, indices), (dx, g, indices))
+    _launch("max_pool_grad", form, form.shape[2:], dx, {"dX": dx, "G": g, "At": indices})
     return dx
 
 
@@ -237,7 +233,7 @@ def _avg(x: Tensor, form: Window) -> Tensor:
     if _whole(form, x):
         return reduction.mean(x, (2, 3), keepdims=True)
     y = allocate(x.queue, form.y_shape, x.dtype)
-    _launch("avg_pool", form, form.out, x, (y, x), (y, x))
+    _launch("avg_pool", form, form.out, x, {"Y": y, "X": x})
     return y
 
 
@@ -248,7 +244,7 @@ def _avg_grad(where: str, g: Tensor, form: Window) -> Tensor:
     if _whole(form, g):
         return contiguous(div(g, form.shape[2] * form.shape[3]).expand(form.shape))
     g, dx = contiguous(g), allocate(g.queue, form.shape, g.dtype)
-    _launch("avg_pool_grad", form, form.shape[2:], dx, (dx, g), (dx, g))
+    _launch("avg_pool_grad", form, form.shape[2:], dx, {"dX": dx, "G": g})
     return dx
 
 
@@ -258,31 +254,38 @@ def _whole(form: Window, x: Tensor) -> bool:
     return plain and profile_of(x.queue).kind != "cpu"
 
 
-def _launch(name: str, form: Window, result: Any, x: Tensor, tensors: Any, placed: Any, **more: int) -> None:
+def _launch(name: str, form: Window, result: Any, x: Tensor, arguments: dict[str, Any], **more: int) -> None:
     """Launch a kernel of pool.cl or its twin of pool_cpu.cl or pool_gpu.cl, over a result of `result` pixels per plane.
 
-    `x` is the image-shaped tensor, input or gradient; `tensors` and the offsets of `placed` are the arguments, the
-    result and what is read first among the latter; `more` are defines.
+    `x` is the image-shaped tensor, input or gradient; `more` are defines.
     """
     if form.shape[0] * form.shape[1] * result[0] * result[1] == 0:
         return
-    queue, offsets, plan = x.queue, [t.offset for t in placed], _plan
+    queue, plan = x.queue, _plan
     if profile_of(queue).kind != "cpu":
         plan = _plan_strips
     elif _has_vector_form(name, form, x):
         plan = _plan_vectors
-    types, offset = (*(None,) * len(tensors), *(INT64,) * len(offsets)), gcd(8, *offsets)
-    kernel, grid, group, dims = remember(
+    tensors = [t for t in arguments.values() if isinstance(t, Tensor)]
+    offset = gcd(8, *[t.offset for t in tensors])
+    launch = remember(
         queue, (name, form, x.strides, x.dtype, offset, *more.values()),
-        lambda: plan(queue, name, types, form, result, x, more, placed[1], offset),
+        lambda: plan(queue, name, form, result, x, more, tensors[1], offset),
     )  # fmt: skip
-    launch(kernel, queue, grid, group, *(t.buffer for t in tensors), *offsets, dims)
+    launch(**arguments)
 
 
-def _plan(
-    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any
-) -> Any:  # fmt: skip
-    """Kernel, global and local size, and Dims of a kernel of pool.cl."""
+def _sizes(form: Window, x: Tensor) -> dict[str, int]:
+    """The fields of Dims that pool.cl and pool_cpu.cl share."""
+    (n, c, h, w), (xn, xc, xh, _) = form.shape, x.strides
+    names = ("Ho", "Wo", "KH", "KW", "sy", "sx", "py", "px", "dy", "dx")
+    values = (*form.out, *form.kernel, *form.stride, *form.padding, *form.dilation)
+    fields = {"C": c, "H": h, "W": w, "xn": xn, "xc": xc, "xh": xh, "planes": n * c}
+    return {**fields, **dict(zip(names, values)), "with_pad": form.with_pad, "divisor": form.divisor}
+
+
+def _plan(queue: Any, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any) -> Any:
+    """The launch of a kernel of pool.cl."""
     (n, c, h, w), (high, wide), profile = form.shape, result, profile_of(queue)
     if profile.kind == "cpu":
         cols, rows, group, sizes = wide, max(1, GRAIN // wide), 1, "long"
@@ -293,29 +296,25 @@ def _plan(
     if max(size_of(form.shape), size_of(form.y_shape), reach, *products, form.divisor) >= 1 << 30:
         sizes = "long"
     compute = C_NAME[compute_dtype(x.dtype)]
-    lowest = "(-INFINITY)" if is_float(x.dtype) else 0  # never seen by integers: a window has an element, or no meaning
+    lowest = "(-INFINITY)" if is_float(x.dtype) else 0  # unused for integers: every window holds an element
     defines = {"S": C_NAME[x.dtype], "T": compute, "I": sizes, "LOWEST": lowest, "ADAPTIVE": int(form.adaptive), **more}
-    dims = DIMS[sizes].pack(
-        c, h, w, *form.out, *form.kernel, *form.stride, *form.padding, *form.dilation, *x.strides, n * c, rows, cols,
-        form.with_pad, form.divisor,
-    )  # fmt: skip
-    grid, types = (-(-wide // (cols * group)) * group, -(-n * c * high // rows)), (*types, np.dtype(f"V{len(dims)}"))
-    return get_kernel(queue, sources.load("pool.cl", **defines), name, types), grid, (group, 1), dims
+    made = program(queue, sources.load("pool.cl", **defines), name)
+    grid = (-(-wide // (cols * group)) * group, -(-n * c * high // rows))
+    return made.bind(grid, (group, 1), D={**_sizes(form, x), "xw": x.strides[3], "rows": rows, "cols": cols})
 
 
 def _plan_strips(
-    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], read: Tensor,
-    offset: int,
-) -> Any:  # fmt: skip
+    queue: Any, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], read: Tensor, offset: int
+) -> Any:
     """As `_plan`, of a kernel of pool_gpu.cl where that can do it; `offset` divides all offsets."""
     windows, planes = (form.kernel, form.stride, form.padding, form.dilation), form.shape[:2]
     cut = None if form.adaptive else strips.cut(windows, read, (*planes, *result), offset, name.endswith("_grad"))
     if cut is None:
-        return _plan(queue, name, types, form, result, x, more)
+        return _plan(queue, name, form, result, x, more)
     lowest = "(-INFINITY)" if is_float(x.dtype) else np.iinfo(x.dtype if x.dtype.kind != "b" else np.uint8).min
     defines = {f"USE_{name.upper()}": 1, "LOWEST": lowest, **cut.defines, **more}
-    kernel = get_kernel(queue, sources.load("strips.cl", "pool_gpu.cl", **defines), name, (*types, strips.RECORD))
-    return kernel, cut.grid, cut.group, cut.dims(form.shape[1], average=(form.divisor, form.with_pad))
+    made = program(queue, sources.load("strips.cl", "pool_gpu.cl", **defines), name)
+    return made.bind(cut.grid, cut.group, D=cut.dims(form.shape[1], average=(form.divisor, form.with_pad)))
 
 
 def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
@@ -325,9 +324,7 @@ def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
     return x.dtype not in NARROW or not name.endswith("_grad")
 
 
-def _plan_vectors(
-    queue: Any, name: str, types: Any, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any
-) -> Any:  # fmt: skip
+def _plan_vectors(queue: Any, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any) -> Any:
     """As `_plan`, of a kernel of pool_cpu.cl."""
     n, c, h, w = form.shape
     compute = C_NAME[compute_dtype(x.dtype)]
@@ -335,14 +332,11 @@ def _plan_vectors(
     size, count = (h * w, n * c) if name.endswith("_grad") else (result[1], n * c * result[0])
     rows = max(1, GRAIN // size)
     span = 1 + sum((length - 1) * step for length, step in zip(x.shape, x.strides))
-    dims = CPU_DIMS.pack(
-        c, h, w, *form.out, *form.kernel, *form.stride, *form.padding, *form.dilation, *x.strides[:3], span, n * c,
-        rows, form.with_pad, form.divisor,
-    )  # fmt: skip
     vector = _vector(profile_of(queue).vector * 4 // compute_dtype(x.dtype).itemsize, form)
     source = sources.load("memory.cl", "pool_cpu.cl", S=C_NAME[x.dtype], T=compute, MT=mask, VW=vector, **more)
-    kernel = get_kernel(queue, source, name, (*types, np.dtype(f"V{CPU_DIMS.size}")))
-    return kernel, (-(-count // rows),), (1,), dims
+    return program(queue, source, name).bind(
+        (-(-count // rows),), (1,), D={**_sizes(form, x), "span": span, "rows": rows}
+    )
 
 
 def _vector(most: int, form: Window) -> int:

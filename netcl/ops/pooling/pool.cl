@@ -29,8 +29,8 @@ static inline int end_tap(int start, int step, int taps, int length) {
 }
 
 // y = maximum, at = y * W + x of the first element that has it (NaN counts as the largest). Windows outside give -1.
-__kernel void max_pool(__global S* Y, __global int* At, __global const S* X, long oy, long ox, const Dims D) {
-    X += ox;
+__kernel void max_pool(__global S* Y, __global int* At, __global const S* X, long oY, long oX, const Dims D) {
+    X += oX;
     EACH(D.Ho, D.Wo) {
         int y = i * D.sy - D.py, x = j * D.sx - D.px, at = -1;
         int u1 = end_tap(y, D.dy, D.KH, D.H), v0 = first_tap(x, D.dx), v1 = end_tap(x, D.dx, D.KW, D.W);
@@ -47,7 +47,7 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
                 }
             }
         }
-        STORE(Y, oy + r * D.Wo + j, best);
+        STORE(Y, oY + r * D.Wo + j, best);
 #if INDICES
         At[r * D.Wo + j] = at;
 #endif
@@ -63,7 +63,7 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
 #endif
 
 // dx = sum of g over the windows whose maximum lies here. G and At are (planes, Ho, Wo), contiguous; dx too.
-__kernel void max_pool_grad(__global S* dX, __global const S* G, __global const int* At, long od, long og, long oa,
+__kernel void max_pool_grad(__global S* dX, __global const S* G, __global const int* At, long odX, long oG, long oAt,
                             const Dims D) {
     I reach_y = (D.KH - 1) * D.dy + 1, reach_x = (D.KW - 1) * D.dx + 1;
     EACH(D.H, D.W) {
@@ -74,9 +74,9 @@ __kernel void max_pool_grad(__global S* dX, __global const S* G, __global const 
         for (int y = y0; y <= y1; y++)
             for (int x = x0; x <= x1; x++) {
                 I w = (plane * D.Ho + y) * D.Wo + x;
-                if (At[oa + w] == here) sum += LOAD(G, og + w);
+                if (At[oAt + w] == here) sum += LOAD(G, oG + w);
             }
-        STORE(dX, od + r * D.W + j, sum);
+        STORE(dX, odX + r * D.W + j, sum);
     }
 }
 
@@ -92,8 +92,8 @@ __kernel void max_pool_grad(__global S* dX, __global const S* G, __global const 
     if (!D.with_pad) count = b - a;
 #endif
 
-__kernel void avg_pool(__global S* Y, __global const S* X, long oy, long ox, const Dims D) {
-    X += ox;
+__kernel void avg_pool(__global S* Y, __global const S* X, long oY, long oX, const Dims D) {
+    X += oX;
     EACH(D.Ho, D.Wo) {
         WINDOW(y0, y1, high, i, D.H, D.Ho, D.KH, D.sy, D.py)
         WINDOW(x0, x1, wide, j, D.W, D.Wo, D.KW, D.sx, D.px)
@@ -102,11 +102,11 @@ __kernel void avg_pool(__global S* Y, __global const S* X, long oy, long ox, con
             __global const S* p = X + plane_of(plane, &D) + y * D.xh;
             for (int x = x0; x < x1; x++) sum += LOAD(p, x * D.xw);
         }
-        STORE(Y, oy + r * D.Wo + j, sum / (ACC)(D.divisor ? D.divisor : (long)high * wide));
+        STORE(Y, oY + r * D.Wo + j, sum / (ACC)(D.divisor ? D.divisor : (long)high * wide));
     }
 }
 
-__kernel void avg_pool_grad(__global S* dX, __global const S* G, long od, long og, const Dims D) {
+__kernel void avg_pool_grad(__global S* dX, __global const S* G, long odX, long oG, const Dims D) {
     EACH(D.H, D.W) {
         COVER(y0, y1, i, D.H, D.Ho, D.KH, D.sy, D.py)
         COVER(x0, x1, j, D.W, D.Wo, D.KW, D.sx, D.px)
@@ -116,9 +116,9 @@ __kernel void avg_pool_grad(__global S* dX, __global const S* G, long od, long o
             for (int x = x0; x <= x1; x++) {
                 WINDOW(c, d, wide, x, D.W, D.Wo, D.KW, D.sx, D.px)
                 ACC count = (ACC)(D.divisor ? D.divisor : (long)high * wide);
-                sum += LOAD(G, og + (plane * D.Ho + y) * D.Wo + x) / count;
+                sum += LOAD(G, oG + (plane * D.Ho + y) * D.Wo + x) / count;
             }
         }
-        STORE(dX, od + r * D.W + j, sum);
+        STORE(dX, odX + r * D.W + j, sum);
     }
 }

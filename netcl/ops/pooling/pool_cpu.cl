@@ -47,15 +47,15 @@ typedef M MU __attribute__((aligned(sizeof(MT))));
     (j >= first && j < last && last - first >= VW &&                                                   \
      at_row + (u1 - 1) * dy * D.xh + (START + VW) * sx - D.px + (KW - 1) * dx <= D.span)
 
-__kernel void max_pool(__global S* Y, __global int* At, __global const S* X, long oy, long ox, const Dims D) {
+__kernel void max_pool(__global S* Y, __global int* At, __global const S* X, long oY, long oX, const Dims D) {
     SIZES
-    X += ox;
+    X += oX;
     M lanes;
     for (int l = 0; l < VW; l++) ((MT*)&lanes)[l] = l;
     for (long r = r0; r < r1; r++) {
         ROW
         INNER
-        __global S* out = Y + oy + r * Wo;
+        __global S* out = Y + oY + r * Wo;
         __global int* place = At + r * Wo;
         for (int j = 0; j < Wo;) {
             if (AT_ONCE) {
@@ -102,13 +102,13 @@ static inline int counted(int start, int k, int length, int pad, int with_pad) {
     return with_pad ? end - start : min(end, length) - max(start, 0);
 }
 
-__kernel void avg_pool(__global S* Y, __global const S* X, long oy, long ox, const Dims D) {
+__kernel void avg_pool(__global S* Y, __global const S* X, long oY, long oX, const Dims D) {
     SIZES
-    X += ox;
+    X += oX;
     for (long r = r0; r < r1; r++) {
         ROW
         INNER
-        __global S* out = Y + oy + r * Wo;
+        __global S* out = Y + oY + r * Wo;
         T high = D.divisor ? (T)D.divisor : (T)counted(y, KH, H, D.py, D.with_pad);
         for (int j = 0; j < Wo;) {
             if (AT_ONCE) {
@@ -139,20 +139,20 @@ __kernel void avg_pool(__global S* Y, __global const S* X, long oy, long ox, con
 #define PLANES                                                                                    \
     long size = D.H * D.W, outs = D.Ho * D.Wo, p0 = get_global_id(0) * D.rows;                    \
     for (long plane = p0; plane < min(p0 + D.rows, D.planes); plane++) {                          \
-        __global S* to = dX + od + plane * size;                                                  \
-        __global const S* from = G + og + plane * outs;                                           \
+        __global S* to = dX + odX + plane * size;                                                  \
+        __global const S* from = G + oG + plane * outs;                                           \
         for (long i = 0; i < size; i++) to[i] = 0;
 
-__kernel void max_pool_grad(__global S* dX, __global const S* G, __global const int* At, long od, long og, long oa,
+__kernel void max_pool_grad(__global S* dX, __global const S* G, __global const int* At, long odX, long oG, long oAt,
                             const Dims D) {
     PLANES
-        __global const int* at = At + oa + plane * outs;
+        __global const int* at = At + oAt + plane * outs;
         for (long i = 0; i < outs; i++)
             if (at[i] >= 0) to[at[i]] += from[i];
     }
 }
 
-__kernel void avg_pool_grad(__global S* dX, __global const S* G, long od, long og, const Dims D) {
+__kernel void avg_pool_grad(__global S* dX, __global const S* G, long odX, long oG, const Dims D) {
     int W = D.W, H = D.H, Wo = D.Wo, KH = D.KH, KW = D.KW, sx = D.sx;
     PLANES
         for (int i = 0, y = -D.py; i < D.Ho; i++, y += D.sy) {

@@ -33,8 +33,8 @@ static inline int first_inside(int start, int step, int length) {
     return at < length ? at : -1;
 }
 // y = maximum, at = y * W + x of the first element that has it (NaN counts as the largest). Windows outside give -1.
-__kernel void max_pool(__global S* Y, __global int* At, __global const S* X, long oy, long ox, const Dims D) {
-    TILE(X, ox)
+__kernel void max_pool(__global S* Y, __global int* At, __global const S* X, long oY, long oX, const Dims D) {
+    TILE(X, oX)
     E best[TH][TW], s[SPANX];
     int at[TH][TW];
     EACH_RESULT(t, e) {
@@ -52,7 +52,7 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
             at[t][e] = better ? here + AT(e, v) : at[t][e];
         }
     }
-    WRITE(write_row, Y, oy, best)
+    WRITE(write_row, Y, oY, best)
 #if INDICES
     WRITE(write_places, At, 0, at)
 #endif
@@ -62,10 +62,10 @@ __kernel void max_pool(__global S* Y, __global int* At, __global const S* X, lon
 #ifdef USE_MAX_POOL_GRAD
 READER(read_places, int, int, SPANX, LEADX, VX, GET_INT)
 // dx = sum of g over the windows whose maximum lies here.
-__kernel void max_pool_grad(__global S* dX, __global const S* G, __global const int* At, long od, long og, long oa,
+__kernel void max_pool_grad(__global S* dX, __global const S* G, __global const int* At, long odX, long oG, long oAt,
                             const Dims D) {
-    TILE(G, og)
-    At += oa + plane * (I)D.xc;
+    TILE(G, oG)
+    At += oAt + plane * (I)D.xc;
     E sum[TH][TW], s[SPANX];
     int at[SPANX];
     EACH_RESULT(t, e) sum[t][e] = 0;
@@ -74,7 +74,7 @@ __kernel void max_pool_grad(__global S* dX, __global const S* G, __global const 
         STRIP(read_places, at, At, r, -1);
         EACH_MEETING(t, r) PAIRS(e, v) sum[t][e] += at[AT(e, v)] == (i0 + t) * D.Rw + j0 + e ? s[AT(e, v)] : (E)0;
     }
-    WRITE(write_row, dX, od, sum)
+    WRITE(write_row, dX, odX, sum)
 }
 #endif
 
@@ -85,8 +85,8 @@ static inline int counted(int i, int k, int step, int pad, int length, int with_
 }
 
 #ifdef USE_AVG_POOL
-__kernel void avg_pool(__global S* Y, __global const S* X, long oy, long ox, const Dims D) {
-    TILE(X, ox)
+__kernel void avg_pool(__global S* Y, __global const S* X, long oY, long oX, const Dims D) {
+    TILE(X, oX)
     E sum[TH][TW], s[SPANX];
     EACH_RESULT(t, e) sum[t][e] = 0;
     EACH_STRIP(r) {
@@ -97,13 +97,13 @@ __kernel void avg_pool(__global S* Y, __global const S* X, long oy, long ox, con
         const int high = counted(i0 + t, KH, SY, PY, D.H, D.with_pad), wide = counted(j0 + e, KW, SX, PX, D.W, D.with_pad);
         sum[t][e] /= (E)(D.divisor ? D.divisor : (long)high * wide);
     }
-    WRITE(write_row, Y, oy, sum)
+    WRITE(write_row, Y, oY, sum)
 }
 #endif
 
 #ifdef USE_AVG_POOL_GRAD
-__kernel void avg_pool_grad(__global S* dX, __global const S* G, long od, long og, const Dims D) {
-    TILE(G, og)
+__kernel void avg_pool_grad(__global S* dX, __global const S* G, long odX, long oG, const Dims D) {
+    TILE(G, oG)
     E sum[TH][TW], s[SPANX];
     EACH_RESULT(t, e) sum[t][e] = 0;
     EACH_STRIP(r) {
@@ -116,6 +116,6 @@ __kernel void avg_pool_grad(__global S* dX, __global const S* G, long od, long o
         }
         EACH_MEETING(t, r) PAIRS(e, v) sum[t][e] += s[AT(e, v)];
     }
-    WRITE(write_row, dX, od, sum)
+    WRITE(write_row, dX, odX, sum)
 }
 #endif
