@@ -69,10 +69,11 @@ def compute_dtype(dtype: DType) -> DType:
 def common_dtype(*operands: Any) -> DType:
     """NumPy's promotion of dtypes and (weak) Python numbers, in which bfloat16 behaves as float16 does.
 
-    Together the two are float32: neither holds the other's values.
+    Together the two are float32: neither holds the other's values. int8 and uint8 are int32, as there is no int16.
     """
     if BFLOAT16 not in operands:
-        return np.result_type(*operands)
+        found = np.result_type(*operands)
+        return INT32 if found == np.int16 else found
     promoted = np.result_type(*(FLOAT16 if t == BFLOAT16 else t for t in operands))
     if promoted != FLOAT16:
         return promoted

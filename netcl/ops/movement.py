@@ -9,7 +9,7 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.dtypes import common_dtype
+from netcl.core.dtypes import check_number, common_dtype
 from netcl.core.errors import ShapeError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor, allocate, same_queue
@@ -164,6 +164,7 @@ def pad(x: Tensor, widths: Any, mode: str = "constant", value: float = 0.0) -> T
     """
     cut, pairs = padding_of(x.shape, widths, mode)
     x = x[cut]
+    check_number("pad", value, x.dtype)
     if mode == "constant":
         return _pad_constant(x, pairs, value)
     for axis, (before, after) in enumerate(pairs):

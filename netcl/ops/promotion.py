@@ -17,7 +17,6 @@ from netcl.core.dtypes import (
     BOOL,
     FLOAT64,
     INT8,
-    INT32,
     DType,
     as_dtype,
     check_number,
@@ -89,7 +88,7 @@ def result_type(row: Primitive, signature: Sequence[Any]) -> DType:
         each = [dtype] if all(t == BOOL for t in tensors) else tensors
         halves = [np.result_type(t, np.float16) for t in each]  # the narrowest that holds each operand
         dtype = FLOAT64 if row.name in ("div", "reciprocal") else np.result_type(*halves)
-    return INT32 if dtype == np.int16 else as_dtype(dtype)
+    return as_dtype(dtype)
 
 
 def loses_truth(condition: DType, compute: DType) -> bool:

@@ -94,7 +94,10 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None
     Raises: ShapeError when the last axes differ or b does not have N elements.
     """
     x2, turned, bias, shape = _affine(x, w, b)
-    y = gemm(x2, turned, None, bias, activation)
+    if bias is not None and activation is None and not is_float(x2.dtype):  # epilogues are for floats
+        y = apply("add", gemm(x2, turned), bias)
+    else:
+        y = gemm(x2, turned, None, bias, activation)
     return y if y.shape == shape else y.reshape(shape)
 
 
