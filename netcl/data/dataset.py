@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from netcl.core.arguments import whole
-from netcl.core.errors import IndexOutOfRange, ShapeError
+from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.data.randomness import Generators, call, takes
 from netcl.data.sampler import order_of, whole_numbers
@@ -45,7 +45,10 @@ class TensorDataset(Dataset):
     def __init__(self, *arrays: Any) -> None:
         if not arrays:
             raise ShapeError("TensorDataset: expected at least one array, got none.")
-        self.arrays = tuple(a.to_host() if isinstance(a, Tensor) else np.asarray(a) for a in arrays)
+        try:
+            self.arrays = tuple(a.to_host() if isinstance(a, Tensor) else np.asarray(a) for a in arrays)
+        except ValueError as error:  # rows of different lengths
+            raise ShapeError(f"TensorDataset: expected arrays, got what makes none: {error}") from None
         lengths = [a.shape[0] if a.ndim else None for a in self.arrays]
         if None in lengths or len(set(lengths)) > 1:
             raise ShapeError(
@@ -162,9 +165,15 @@ def default_collate(samples: Sequence[Any], empty: Empty = np.empty) -> Any:
         return alike(first, {key: default_collate([s[key] for s in samples], empty) for key in first})
     if isinstance(first, (str, bytes)):
         return list(samples)
-    if isinstance(first, float) and not isinstance(first, np.generic):
+    if any(type(s) is float for s in samples) and all(type(s) in (int, float) for s in samples):
         return np.asarray(samples, np.float32)
     arrays = [s.to_host() if isinstance(s, Tensor) else np.asarray(s) for s in samples]
+    strange = [s for s, a in zip(samples, arrays) if a.dtype == object and not isinstance(s, np.ndarray)]
+    if strange:
+        raise DTypeError(
+            f"DataLoader: expected samples of arrays, numbers, text, tuples, lists or dicts, got {strange[0]!r:.60}; "
+            "give a collate_fn for others."
+        )
     if len({a.shape for a in arrays}) > 1:
         raise ShapeError(
             f"DataLoader: expected samples of one shape, got {sorted({a.shape for a in arrays})}; "

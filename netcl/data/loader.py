@@ -85,8 +85,9 @@ class DataLoader:
         where = type(self).__name__
         if not (hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__len__")):
             raise DTypeError(f"{where}: expected a dataset with __len__ and __getitem__, got {type(dataset).__name__}.")
-        if sampler is not None and not hasattr(sampler, "__iter__"):
-            raise DTypeError(f"{where}: expected a sampler that gives indices, got {type(sampler).__name__}.")
+        if sampler is not None and (not hasattr(sampler, "__iter__") or hasattr(sampler, "__next__")):
+            got = f"{type(sampler).__name__}{', which ends after one' * hasattr(sampler, '__next__')}"
+            raise DTypeError(f"{where}: expected a sampler that gives indices for each pass, got {got}.")
         for name, function in (("transform", transform), ("collate_fn", collate_fn)):
             if function is not None and not callable(function):
                 raise DTypeError(f"{where}: expected {name} as a function, got {type(function).__name__}.")

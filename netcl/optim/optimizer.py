@@ -218,6 +218,11 @@ class Optimizer:
             before = self.state.get(p, {})
             here: dict[str, Any] = {"step": before.get("step", 0)}
             for name, states in slab.updater.states.items():
+                if name in before and before[name].shape != p.value.shape:
+                    raise ShapeError(
+                        f"{type(self).__name__}: expected {p.name or 'a parameter'} to keep the shape "
+                        f"{before[name].shape} of its states, got {p.value.shape}; make a new optimizer."
+                    )
                 if name in before:
                     elementwise.assign(states[i], before[name].to(p.value.queue))
                 here[name] = states[i]

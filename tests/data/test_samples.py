@@ -78,6 +78,23 @@ def test_subclasses_keep_their_type_whatever_their_constructors_take(queue, work
     assert ordered == {"b": 1, "a": 2} and "new" not in default  # samples stay what they were
 
 
+@pytest.mark.parametrize("samples", [[1, 2.5, 3], [1.0, 2, 3], [1, 2, 3.0]])
+def test_numbers_of_one_batch_have_one_dtype_in_any_order(samples):
+    batch = default_collate(samples)
+    assert batch.dtype == np.float32 and batch.tolist() == samples
+
+
+@pytest.mark.parametrize("strange", [None, object(), {1}, lambda: 1, range(3).__iter__()])
+def test_samples_that_make_no_array_are_refused(strange):
+    for samples in ([strange, strange], [1, strange], [strange, 1.0]):
+        with pytest.raises(DTypeError, match=r"DataLoader: expected samples of arrays, numbers, text, .* got "):
+            default_collate(samples)
+        with pytest.raises(DTypeError, match="give a collate_fn"):
+            list(DataLoader([(0, s) for s in samples], 2, num_workers=1))
+    with pytest.raises(DTypeError, match="got 1180591620717411303424"):
+        default_collate([1, 2**70])
+
+
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
@@ -269,6 +286,10 @@ def test_what_is_no_dataset():
     for wrong in (None, 3, iter([1]), (i for i in range(3)), {1, 2}, len):
         with pytest.raises(DTypeError, match="DataLoader: expected a dataset with __len__ and __getitem__, got"):
             DataLoader(wrong)
+    with pytest.raises(DTypeError, match="a sampler that gives indices for each pass, got list_iterator, which ends"):
+        DataLoader([1, 2], sampler=iter([0, 1]))
+    with pytest.raises(ShapeError, match="TensorDataset: expected arrays, got what makes none"):
+        TensorDataset([[1, 2], [3]])
     for wrong in (-1, 1.5, None, "1", True):
         with pytest.raises((ValueError, TypeError), match=r"DataLoader\.set_epoch: expected epoch .*, got"):
             DataLoader([1]).set_epoch(wrong)

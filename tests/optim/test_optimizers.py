@@ -334,6 +334,18 @@ def test_changing_the_settings_keeps_the_states_that_stay(queue):
     assert opt.state[p]["step"] == 3
 
 
+@pytest.mark.parametrize("before", [(3,), (1,)])
+def test_a_parameter_of_another_shape_is_refused(queue, before):
+    p = parameter(queue, np.ones(before), name="w")
+    opt = Adam([p])
+    train(opt, [p], 1, 0)
+    p.value = Tensor.ones(queue, (4,))
+    give(p, np.ones(4))
+    with pytest.raises(ShapeError, match=r"Adam: expected w to keep the shape \(.,\) of its states, got \(4,\)"):
+        opt.step()
+    assert opt.state[p]["step"] == 1 and p.value.to_host().tolist() == [1] * 4
+
+
 # -- groups and errors -------------------------------------------------------------------------------------------------
 
 
