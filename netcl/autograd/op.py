@@ -18,7 +18,7 @@ from netcl.autograd.tape import Edge, Record, check_finite
 from netcl.core import versions
 from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
-from netcl.core.errors import GradientError, meant
+from netcl.core.errors import DTypeError, GradientError, NetclError, meant
 from netcl.core.kernels.primitives import TABLE, Primitive, add_row
 from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor
@@ -116,7 +116,11 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
     xs = [a.value if isinstance(a, Node) else a for a in args]
     edges = edges_of(args) if state.tape is not None and state.enabled and op.backward is not None else ()
     extra = {"recorded": any(edges)} if op.asks else {}
-    result, aux = op.forward(*xs, **attrs, **extra) if op.aux else (op.forward(*xs, **attrs, **extra), None)
+    try:
+        result, aux = op.forward(*xs, **attrs, **extra) if op.aux else (op.forward(*xs, **attrs, **extra), None)
+    except (AttributeError, TypeError) as error:
+        _refuse(name, xs, error)
+        raise
     many = isinstance(result, tuple)
     outputs = result if many else (result,)
     if any(edges):
@@ -133,6 +137,18 @@ def _unknown(name: str) -> NoReturn:
         f"apply_op: expected the name of an operation, got {name!r}{meant(str(name), (*TABLE, *OPS))}; register_op and "
         "register_row add others."
     )
+
+
+def _refuse(name: str, xs: Sequence[Any], error: Exception) -> None:
+    """Raise DTypeError if `error` came of an operand that is no tensor."""
+    if isinstance(error, NetclError):
+        return
+    wrong = [x for i, x in enumerate(xs) if not isinstance(x, (Tensor, int, float) if i else Tensor)]
+    if isinstance(error, AttributeError):
+        wrong = [x for x in xs if type(x) is type(error.obj) and not isinstance(x, Tensor)]
+    if wrong:
+        found = type(wrong[0]).__name__
+        raise DTypeError(f"{name}: expected tensors, got {found}; make one with Tensor.from_host.") from None
 
 
 def edges_of(args: Sequence[Any]) -> tuple[Edge | None, ...]:

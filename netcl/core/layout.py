@@ -57,17 +57,36 @@ def as_shape(where: str, shape: Any) -> Shape:
     return result
 
 
-def as_int(where: str, value: Any) -> int:
-    """`value` as an int. Raises DTypeError for what is no whole number, such as 1.5 and also 1.0."""
+def shown(value: Any) -> str:
+    """`value` as messages show it: by its type where it is long."""
+    return repr(value) if isinstance(value, (int, float, str, tuple, list, type(None))) else type(value).__name__
+
+
+def as_int(where: str, value: Any, name: str = "", least: int | None = None) -> int:
+    """`value`, the argument `name`, as an int.
+
+    Raises DTypeError for what is no whole number, such as 1.5 and also 1.0, and ShapeError below `least`.
+    """
     try:
-        return as_index(value)
+        number = as_index(value)
     except TypeError:
-        raise DTypeError(f"{where}: expected a whole number (int), got {value!r}.") from None
+        wanted = f"{name} as a whole number" if name else "a whole number"
+        raise DTypeError(f"{where}: expected {wanted} (int), got {shown(value)}.") from None
+    if least is not None and number < least:
+        raise ShapeError(f"{where}: expected {name} of at least {least}, got {number}.")
+    return number
+
+
+def as_ints(where: str, values: Any, name: str) -> tuple[int, ...]:
+    """`values`, the argument `name`, as ints. Raises DTypeError for what is no sequence of whole numbers."""
+    if not hasattr(values, "__iter__"):
+        raise DTypeError(f"{where}: expected {name} as whole numbers (int), got {shown(values)}.")
+    return tuple([as_int(where, n, name) for n in values])
 
 
 def as_axis(where: str, axis: Any, ndim: int) -> int:
     """`axis` counted from the front. Raises ShapeError outside [-ndim, ndim)."""
-    position = as_int(where, axis)
+    position = as_int(where, axis, "an axis")
     if not -ndim <= position < ndim:
         raise ShapeError(f"{where}: expected an axis in [{-ndim}, {ndim}) for {ndim} axes, got {position}.")
     return position % ndim
@@ -77,7 +96,7 @@ def as_axes(where: str, axes: Any, ndim: int) -> tuple[int, ...]:
     """`axes` (None for all, an int, or a sequence) as sorted axes from the front; repeats are refused."""
     if axes is None:
         return tuple(range(ndim))
-    given = axes if isinstance(axes, Sequence) else (axes,)
+    given = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else (axes,)
     result = tuple(sorted(as_axis(where, a, ndim) for a in given))
     if len(set(result)) != len(result):
         raise ShapeError(f"{where}: expected each axis once, got {tuple(given)}.")
@@ -161,7 +180,7 @@ def reshape_strides(shape: Shape, strides: Shape, to: Shape) -> Shape | None:
 @lru_cache(maxsize=4096)
 def reshaped(shape: Shape, strides: Shape, wanted: tuple[Any, ...]) -> tuple[Shape, Shape | None]:
     """`wanted` without its -1, and the strides that show the same elements so (None when that needs a copy)."""
-    target = infer_shape("reshape", size_of(shape), tuple(as_int("reshape", n) for n in wanted))
+    target = infer_shape("reshape", size_of(shape), as_ints("reshape", wanted, "a shape"))
     return target, reshape_strides(shape, strides, target)
 
 

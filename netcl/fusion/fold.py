@@ -113,10 +113,10 @@ def fold_chains(
 
 
 def _facts(
-    chain: Chain, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, compute: DType | None
+    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, compute: DType | None
 ) -> tuple[Shape, Shape, Shape, DType]:
     """Broadcast shape, axes to reduce, result shape, compute dtype."""
-    where = chain.name.removeprefix("netcl_")
+    where = op if chain is IDENTITY else chain.name.removeprefix("netcl_")
     shape = layout.broadcast(where, *(t.shape for t in tensors))
     axes = layout.as_axes(where, axis, len(shape))
     if keepdims:
@@ -138,7 +138,7 @@ def _on_numpy(
     chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...],
     scalars: tuple[Any, ...], final: str, divisor: float, compute: DType | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    shape, axes, result_shape, compute = _facts(chain, tensors, axis, keepdims, compute)
+    shape, axes, result_shape, compute = _facts(chain, op, tensors, axis, keepdims, compute)
     if layout.size_of(shape) == 0:
         return tuple([Tensor.full(tensors[0].queue, result_shape, _fill(op, final, t), t) for t in dtypes])
     fn, count = chain.python(compute, (compute,) * len(dtypes)), len(dtypes) - chain.kinds.count("full")
@@ -279,7 +279,7 @@ def _plan(
     chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...], final: str,
     compute: DType | None,
 ) -> Plan:  # fmt: skip
-    shape, axes, result, compute = _facts(chain, tensors, axis, keepdims, compute)
+    shape, axes, result, compute = _facts(chain, op, tensors, axis, keepdims, compute)
     if layout.size_of(shape) == 0:
         return Plan((), result, _fill(op, final, dtypes[0]))
     if not axes:  # nothing to fold: the chain alone, over an axis of length one

@@ -6,6 +6,7 @@ from typing import Any
 
 import netcl.autograd as ag
 from netcl.core.errors import ShapeError
+from netcl.nn.inputs import input_of
 from netcl.nn.module import Module
 
 
@@ -158,8 +159,9 @@ class SwiGLU(Module):
 
     def forward(self, x: Any) -> Any:
         """(..., 2 n) -> (..., n)."""
-        n = x.shape[-1] // 2
-        if x.shape[-1] % 2:
+        x = input_of("SwiGLU", x, None)
+        n = x.shape[-1] // 2 if x.shape else 0
+        if not x.shape or x.shape[-1] % 2:
             raise ShapeError(f"SwiGLU: expected an even last axis, got shape {x.shape}.")
         return ag.swiglu(ag.getitem(x, (..., slice(0, n))), ag.getitem(x, (..., slice(n, None))))
 

@@ -10,11 +10,7 @@ from netcl.nn import init
 from netcl.nn.inputs import input_of
 from netcl.nn.module import Module
 from netcl.nn.parameter import Parameter, queue_of
-
-
-def pair(value: Any) -> tuple[int, int]:
-    """(height, width) from one number or two."""
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+from netcl.ops.convolution.problem import pair
 
 
 class Conv2d(Module):
@@ -46,8 +42,17 @@ class Conv2d(Module):
                 f"{out_channels}."
             )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size, self.stride, self.dilation = pair(kernel_size), pair(stride), pair(dilation)
-        self.padding = self._same() if padding == "same" else (0, 0) if padding == "valid" else pair(padding)
+        self.kernel_size, self.stride, self.dilation = (
+            pair("Conv2d", n, v, 1)
+            for n, v in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
+        )
+        self.padding = (
+            self._same()
+            if padding == "same"
+            else (0, 0)
+            if padding == "valid"
+            else pair("Conv2d", "padding", padding, 0)
+        )
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self.weight = Parameter(init.kaiming_uniform(queue, shape, a=5**0.5, dtype=dtype))
         self.bias = Parameter(init.zeros(queue, (out_channels,), dtype=dtype)) if bias else None
@@ -65,12 +70,23 @@ class Conv2d(Module):
         """What the op takes, checked."""
         x = input_of("Conv2d", x, self.weight.value.dtype)
         if len(x.shape) != 4 or x.shape[1] != self.in_channels:
-            raise ShapeError(
-                f"Conv2d: expected input of shape (N, {self.in_channels}, H, W), got {x.shape}; "
-                "add the missing axis with x.unsqueeze(1)."
-            )
+            wanted = f"(N, {self.in_channels}, H, W)"
+            raise ShapeError(f"Conv2d: expected input of shape {wanted}, got {x.shape}; {self._advice(x.shape)}.")
         geometry = (self.stride, self.padding, self.dilation, self.groups)
         return (x, self.weight, self.bias, *geometry)
+
+    def _advice(self, shape: tuple[int, ...]) -> str:
+        """What to do about an input of `shape`, which does not fit."""
+        c = self.in_channels
+        if len(shape) == 4 and shape[3] == c:
+            return "bring the channels forward with x.permute(0, 3, 1, 2)"
+        if len(shape) == 4:
+            return f"make the layer with in_channels={shape[1]}, or give it {c} channels"
+        if len(shape) == 3 and c == 1:
+            return "add the missing axis with x.unsqueeze(1) for a batch of images, x.unsqueeze(0) for one"
+        if len(shape) == 3 and shape[0] == c:
+            return "add the missing batch axis with x.unsqueeze(0)"
+        return f"give it images as (N, {c}, H, W), e.g. by x.reshape"
 
     def forward(self, x: Any) -> Any:
         """(N, C, H, W) -> (N, O, H', W')."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import netcl.autograd as ag
 from netcl.core.errors import ShapeError
+from netcl.core.layout import size_of
 from netcl.nn import init
 from netcl.nn.inputs import input_of
 from netcl.nn.module import Module
@@ -31,12 +32,19 @@ class Linear(Module):
         """What the op takes, checked."""
         x = input_of("Linear", x, self.weight.value.dtype)
         if not x.shape or x.shape[-1] != self.in_features:
-            rest = f"({x.shape[0]}, -1)" if x.shape else "(1, -1)"
-            raise ShapeError(
-                f"Linear: expected input with last axis {self.in_features}, got shape {x.shape}; "
-                f"flatten it first, e.g. x.reshape{rest} or nn.Flatten()."
-            )
+            wanted = f"last axis {self.in_features}"
+            raise ShapeError(f"Linear: expected input with {wanted}, got shape {x.shape}; {self._advice(x.shape)}.")
         return (x, self.weight) if self.bias is None else (x, self.weight, self.bias)
+
+    def _advice(self, shape: tuple[int, ...]) -> str:
+        """What to do about an input of `shape`, which does not fit."""
+        if len(shape) > 2 and size_of(shape[1:]) == self.in_features:
+            return f"flatten it first, e.g. x.reshape({shape[0]}, -1) or nn.Flatten()"
+        if not shape:
+            return "give it at least one axis, e.g. x.reshape(1, -1)"
+        if len(shape) == 2 and shape[0] == self.in_features:
+            return "transpose it with x.T"
+        return f"make the layer with in_features={shape[-1]}, or give it {self.in_features} features"
 
     def forward(self, x: Any) -> Any:
         """(..., in) -> (..., out)."""

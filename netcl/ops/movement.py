@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index as as_index
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,11 @@ def _concatenate(*arrays: np.ndarray, axis: int, dtype: Any) -> np.ndarray:
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """The tensors side by side along a new `axis`; all of one shape."""
     tensors = list(tensors)
-    if len({t.shape for t in tensors}) > 1:
-        raise ShapeError(f"stack: expected equal shapes, got {', '.join(str(t.shape) for t in tensors)}.")
     if not tensors:
         raise ShapeError("stack: expected at least one tensor, got none.")
+    same_queue("stack", *tensors)
+    if len({t.shape for t in tensors}) > 1:
+        raise ShapeError(f"stack: expected equal shapes, got {', '.join(str(t.shape) for t in tensors)}.")
     axis = layout.as_axis("stack", axis, tensors[0].ndim + 1)
     return concat([t.unsqueeze(axis) for t in tensors], axis)
 
@@ -76,12 +78,10 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
 
 def part_sizes(length: int, sizes: Any) -> list[int]:
     """The lengths of the parts that an axis is split into."""
-    if not hasattr(sizes, "__len__"):
-        size = layout.as_int("split", sizes)
-        if size < 1:
-            raise ShapeError(f"split: expected parts of at least 1, got {size}.")
+    if not isinstance(sizes, (tuple, list)):
+        size = layout.as_int("split", sizes, "sizes", 1)
         return [min(size, length - i) for i in range(0, max(length, 1), size)]  # of nothing, one part
-    lengths = [layout.as_int("split", n) for n in sizes]
+    lengths = [layout.as_int("split", n, "sizes") for n in sizes]
     if min(lengths, default=0) < 0 or sum(lengths) != length:
         raise ShapeError(f"split: expected sizes that add up to {length}, got {tuple(lengths)}.")
     return lengths
@@ -95,9 +95,7 @@ def chunk(x: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
 
 def chunk_size(length: int, chunks: int) -> int:
     """The length of the parts that make at most `chunks` of an axis."""
-    if layout.as_int("chunk", chunks) < 1:
-        raise ShapeError(f"chunk: expected at least 1 chunk, got {chunks}.")
-    return max(1, -(-length // chunks))
+    return max(1, -(-length // layout.as_int("chunk", chunks, "chunks", 1)))
 
 
 def flip(x: Tensor, axis: Any = None) -> Tensor:
@@ -118,7 +116,7 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Any = None) -> Tensor:
         raise ShapeError(f"roll: expected as many shifts as axes, got {len(shifts)} and {len(axes)}.")
     for s, a in zip(shifts, axes, strict=True):
         a = layout.as_axis("roll", a, x.ndim)
-        n = int(s) % x.shape[a] if x.shape[a] else 0
+        n = layout.as_int("roll", s, "shift") % x.shape[a] if x.shape[a] else 0
         if n:
             x = concat([x[_along(a, -n, None)], x[_along(a, None, -n)]], a)
     return copy(x)
@@ -136,8 +134,8 @@ def repeat(x: Tensor, repeats: int, axis: int | None = None) -> Tensor:
 
 def check_repeats(where: str, *repeats: int) -> None:
     """Raise unless each is a whole number from 0 on."""
-    if any(layout.as_int(where, n) < 0 for n in repeats):
-        raise ShapeError(f"{where}: expected at least 0 repeats, got {repeats if len(repeats) > 1 else repeats[0]}.")
+    for n in repeats:
+        layout.as_int(where, n, "repeats", 0)
 
 
 def tiling_of(shape: Shape, repeats: int | Sequence[int]) -> tuple[Shape, Shape]:
@@ -187,13 +185,20 @@ def padding_of(shape: Shape, widths: Any, mode: str) -> tuple[tuple[slice, ...],
 def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
     if isinstance(widths, (int, np.integer)):
         return ((int(widths), int(widths)),) * ndim
-    pairs = tuple((int(b), int(a)) for b, a in widths)
+    try:
+        pairs = tuple((as_index(b), as_index(a)) for b, a in widths)
+    except (TypeError, ValueError):
+        raise ShapeError(
+            f"pad: expected widths as an int or ((before, after), ...), got {layout.shown(widths)}."
+        ) from None
     if len(pairs) > ndim:
         raise ShapeError(f"pad: expected widths for at most {ndim} axes, got {len(pairs)}.")
     return ((0, 0),) * (ndim - len(pairs)) + pairs
 
 
 def _pad_constant(x: Tensor, pairs: tuple[tuple[int, int], ...], value: float) -> Tensor:
+    if not pairs:
+        return copy(x)
     if x.backend == "cpu":
         return cpu.compute(_numpy_pad, x, pairs=pairs, value=value)  # type: ignore[no-any-return]
     shape = tuple(b + n + a for (b, a), n in zip(pairs, x.shape, strict=True))

@@ -82,14 +82,15 @@ def map_chain(name: str | None) -> Chain:
 # -- the shared path ---------------------------------------------------------------------------------------------------
 
 
-def _count(shape: Shape, axis: Axis) -> int:
-    """Elements that one result is made of."""
-    return _count_of(shape, tuple(axis) if isinstance(axis, list) else axis)
+def _count(where: str, shape: Shape, axis: Axis) -> int:
+    """Elements that one result of `where` is made of. Raises ShapeError for what are no axes."""
+    axis = axis if axis is None or type(axis) in (int, tuple) else layout.as_axes(where, axis, len(shape))
+    return _count_of(where, shape, axis)
 
 
 @lru_cache(maxsize=4096)
-def _count_of(shape: Shape, axis: Axis) -> int:
-    return layout.size_of(tuple(shape[a] for a in layout.as_axes("reduction", axis, len(shape))))
+def _count_of(where: str, shape: Shape, axis: Axis) -> int:
+    return layout.size_of(tuple(shape[a] for a in layout.as_axes(where, axis, len(shape))))
 
 
 def _kept(y: Tensor, shape: Shape, axes: Shape) -> Tensor:
@@ -116,7 +117,7 @@ def reduce(x: Tensor, op: str, axis: Axis = None, keepdims: bool = False, map: s
 
 
 def _refuse_empty(op: str, x: Tensor, axis: Axis) -> None:
-    if _count(x.shape, axis) == 0:
+    if _count(op, x.shape, axis) == 0:
         raise ShapeError(f"{op}: expected at least one element along axis {axis}, got shape {x.shape}.")
 
 
@@ -196,7 +197,7 @@ def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """sum / count over `axis`; NaN over no elements. Integers and booleans give floats."""
-    n = _count(x.shape, axis)
+    n = _count("mean", x.shape, axis)
     if not is_float(x.dtype):
         total = sum(x, axis, keepdims)
         return elementwise.div(total.astype(_float_for(x.queue)), n)
@@ -215,7 +216,7 @@ def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
 
 def _spread(x: Tensor, axis: Axis, keepdims: bool, correction: float, final: str) -> Tensor:
     x = _as_float(x)
-    divisor = builtins.max(_count(x.shape, axis) - correction, 0)
+    divisor = builtins.max(_count("std" if final == "root" else "var", x.shape, axis) - correction, 0)
     k = _row_axes(x, axis)
     if k:
         chain = _row_chain("std" if final == "root" else "var", k, keepdims)
@@ -225,17 +226,19 @@ def _spread(x: Tensor, axis: Axis, keepdims: bool, correction: float, final: str
 
 def _center(x: Tensor, axis: Axis) -> Tensor:
     """The mean in the compute type, with its axes kept."""
-    n = _count(x.shape, axis)
+    n = _count("mean", x.shape, axis)
     return fold_chain(IDENTITY, "sum", (x,), axis, True, compute_dtype(x.dtype), "mean", n)
 
 
 def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element over `axis` is not zero (NaN is not zero); bool."""
+    _count("any", x.shape, axis)
     return fold_chain(_TRUTH, "max", (x,), axis, keepdims, BOOL)
 
 
 def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether every element over `axis` is not zero; bool."""
+    _count("all", x.shape, axis)
     return fold_chain(_TRUTH, "min", (x,), axis, keepdims, BOOL)
 
 
@@ -253,13 +256,13 @@ def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor
 
 
 def _extreme_place(x: Tensor, op: str, axis: int | None, keepdims: bool) -> Tensor:
-    _refuse_empty(f"arg{op}", x, axis)
     if axis is not None:
         axis = layout.as_axis(f"arg{op}", axis, x.ndim)
+    _refuse_empty(f"arg{op}", x, axis)
     if x.backend == "cpu":
         result: Tensor = cpu.compute(_numpy_place, x, op=op, axis=axis, keepdims=keepdims)
         return result
-    n = _count(x.shape, axis)
+    n = _count(f"arg{op}", x.shape, axis)
     far = n > FAR  # places are as wide as what is computed
     compute = INT64 if far or x.dtype == INT64 else INT32
     if is_float(x.dtype):
@@ -276,11 +279,11 @@ def _numpy_place(a: np.ndarray, op: str, axis: int | None, keepdims: bool) -> np
 
 def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over `axis` without overflow. All -inf (or nothing) gives -inf, any +inf gives +inf."""
-    x = _as_float(x)
+    x, count = _as_float(x), _count("logsumexp", x.shape, axis)
     compute, k = compute_dtype(x.dtype), _row_axes(x, axis)
     if k:
         return run_rows(_row_chain("logsumexp", k, keepdims), compute, (x.dtype,), (x,))[0]
-    if _count(x.shape, axis) == 0:
+    if count == 0:
         return fold_chain(IDENTITY, "max", (x,), axis, keepdims, x.dtype)
     best = reduce(x, "max", axis, True)
     total = fold_chain(_EXP_BELOW, "sum", (x, best), axis, True, compute)
@@ -296,6 +299,7 @@ def _dropped(shape: Shape, axis: Axis) -> Shape:
 def norm(x: Tensor, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Norm of the elements over `axis`: sum |x| (ord 1), sqrt(sum x^2) (ord 2), max |x| (ord inf)."""
     x = _as_float(x)
+    _count("norm", x.shape, axis)
     if ord == 1:
         return reduce(x, "sum", axis, keepdims, map="abs")
     if ord == 2:
@@ -341,14 +345,14 @@ def prod_grad(g: Tensor, x: Tensor, axis: Axis = None) -> Tensor:
 
 def var_grad(g: Tensor, x: Tensor, axis: Axis = None, correction: float = 0) -> Tensor:
     """Gradient of var: g * 2 (x - mean) / (n - correction)."""
-    n = _count(x.shape, axis)
+    n = _count("var", x.shape, axis)
     scale = 2.0 / (n - correction) if n > correction else float("nan")
     return _grad(_VAR_GRAD, g, (x, _center(x, axis)), axis, x.shape, (scale,))
 
 
 def std_grad(g: Tensor, x: Tensor, y: Tensor, axis: Axis = None, correction: float = 0) -> Tensor:
     """Gradient of std: g * (x - mean) / (std * (n - correction)), 0 where std is 0."""
-    n = _count(x.shape, axis)
+    n = _count("std", x.shape, axis)
     scale = 1.0 / (n - correction) if n > correction else float("nan")
     return _grad(_STD_GRAD, g, (x, _center(x, axis), y), axis, x.shape, (scale,))
 

@@ -29,11 +29,15 @@ def test_linear(queue):
     np.testing.assert_allclose(layer(x).to_host(), x.to_host() @ w.T + b, rtol=1e-5, atol=1e-6)
     assert layer.weight.shape == (3, 5) and not b.any() and np.abs(w).max() <= 1 / np.sqrt(5)
     assert nn.Linear(queue, 5, 3, bias=False).bias is None
-    message = (
-        r"Linear: expected input with last axis 5, got shape \(2, 7\); flatten it first, e\.g\. x\.reshape\(2, -1\)"
-    )
-    with pytest.raises(ShapeError, match=message):
-        layer(random_node(queue, 2, 7))
+    for shape, advice in (
+        ((2, 7), "make the layer with in_features=7, or give it 5 features"),
+        ((2, 2704), "make the layer with in_features=2704, or give it 5 features"),
+        ((3, 5, 1), r"flatten it first, e\.g\. x\.reshape\(3, -1\) or nn\.Flatten\(\)"),
+        ((5, 2), r"transpose it with x\.T"),
+        ((), r"give it at least one axis, e\.g\. x\.reshape\(1, -1\)"),
+    ):
+        with pytest.raises(ShapeError, match=rf"Linear: expected input with last axis 5, got shape .*; {advice}\."):
+            layer(random_node(queue, *shape))
 
 
 def test_conv2d(queue):
@@ -48,7 +52,14 @@ def test_conv2d(queue):
     assert nn.Conv2d(queue, 2, 4, 3, padding="same")(x).shape == (2, 4, 5, 6)
     assert nn.Conv2d(queue, 2, 4, 3, padding="valid", bias=False)(x).shape == (2, 4, 3, 4)
     for bad, message in (
-        (lambda: layer(random_node(queue, 2, 3, 5, 6)), r"shape \(N, 2, H, W\), got \(2, 3, 5, 6\)"),
+        (lambda: layer(random_node(queue, 2, 3, 5, 6)), r"\(N, 2, H, W\), got \(2, 3, 5, 6\); make .* in_channels=3"),
+        (lambda: layer(random_node(queue, 2, 5, 6, 2)), r"bring the channels forward with x\.permute\(0, 3, 1, 2\)"),
+        (lambda: layer(random_node(queue, 2, 5, 6)), r"add the missing batch axis with x\.unsqueeze\(0\)"),
+        (lambda: layer(random_node(queue, 5, 6)), r"give it images as \(N, 2, H, W\)"),
+        (lambda: nn.Conv2d(queue, 1, 2, 3)(random_node(queue, 4, 5, 6)), r"x\.unsqueeze\(1\) for a batch of images"),
+        (lambda: nn.Conv2d(queue, 1, 2, None), "Conv2d: expected kernel_size as an int or a .* pair of at least 1"),
+        (lambda: nn.Conv2d(queue, 1, 2, 3, stride=0), "Conv2d: expected stride as an int or a .* of at least 1, got 0"),
+        (lambda: nn.Conv2d(queue, 1, 2, 3, padding=(1, 2, 3)), "Conv2d: expected padding as an int or a"),
         (lambda: nn.Conv2d(queue, 3, 4, 3, groups=2), "groups that divide both channel counts, got 2 for 3 and 4"),
         (lambda: nn.Conv2d(queue, 2, 4, 2, padding="same"), "stride 1 and an odd kernel"),
     ):

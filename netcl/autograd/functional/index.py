@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netcl.autograd.functional.movement import getitem
+from netcl.autograd.functional.movement import getitem, shape_of
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op
 from netcl.core import layout
@@ -63,13 +63,15 @@ def argsort(x: Value, axis: int = -1, descending: bool = False) -> Node:
 
 def sort(x: Value, axis: int = -1, descending: bool = False) -> Node:
     """`x` sorted along `axis`, NaN last."""
+    axis = layout.as_axis("sort", axis, len(shape_of("sort", x)))
     return gather(x, argsort(x, axis, descending), axis)
 
 
 def topk(x: Value, k: int, axis: int = -1, largest: bool = True) -> tuple[Node, Node]:
     """The `k` largest (or smallest) elements along `axis` in order, and their positions."""
-    axis = layout.as_axis("topk", axis, x.ndim)
-    if not 0 <= k <= x.shape[axis]:
+    shape = shape_of("topk", x)
+    axis = layout.as_axis("topk", axis, len(shape))
+    if not 0 <= layout.as_int("topk", k, "k") <= shape[axis]:
         raise ShapeError(f"topk: expected k in [0, {x.shape[axis]}] for axis {axis} of {x.shape}, got {k}.")
     places = getitem(argsort(x, axis, largest), ((slice(None),) * axis + (slice(k),)))
     return gather(x, places, axis), places

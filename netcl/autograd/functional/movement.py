@@ -11,7 +11,8 @@ from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op
 from netcl.core import layout
 from netcl.core.dtypes import as_dtype
-from netcl.core.errors import ShapeError
+from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.layout import Shape
 from netcl.ops.movement import _pairs as as_widths
 from netcl.ops.movement import check_repeats, chunk_size, padding_of, tiling_of
 
@@ -23,25 +24,33 @@ __all__ = [
 Value = Any  # a Node, a Tensor or a Python number
 
 
-def _ints(where: str, values: tuple[Any, ...]) -> tuple[int, ...]:
+def _ints(where: str, values: tuple[Any, ...], name: str) -> tuple[int, ...]:
     """f(2, 3) and f((2, 3)) alike."""
     one = len(values) == 1 and not isinstance(values[0], (int, np.integer))
-    return tuple(layout.as_int(where, v) for v in (values[0] if one else values))
+    return layout.as_ints(where, values[0] if one else values, name)
+
+
+def shape_of(where: str, x: Value) -> Shape:
+    """The shape of `x`. Raises DTypeError for what is no tensor."""
+    if isinstance(x, np.ndarray) or not hasattr(x, "shape"):
+        raise DTypeError(f"{where}: expected tensors, got {type(x).__name__}; make one with Tensor.from_host.")
+    return tuple(x.shape)
 
 
 def reshape(x: Value, *shape: Any) -> Node:
     """The elements in row-major order as `shape`; one length may be -1."""
-    return apply_op("reshape", x, shape=_ints("reshape", shape))  # type: ignore[no-any-return]
+    return apply_op("reshape", x, shape=_ints("reshape", shape, "a shape"))  # type: ignore[no-any-return]
 
 
 def flatten(x: Value, start_axis: int = 0) -> Node:
     """Axes from `start_axis` on merged into one."""
-    return reshape(x, *x.shape[:start_axis], -1)
+    shape, axis = shape_of("flatten", x), layout.as_int("flatten", start_axis, "start_axis")
+    return reshape(x, *shape[:axis], layout.size_of(shape[axis:]))
 
 
 def permute(x: Value, *axes: Any) -> Node:
     """The axes in the given order; reversed when none is given."""
-    order = _ints("permute", axes) if axes else tuple(reversed(range(x.ndim)))
+    order = _ints("permute", axes, "axes") if axes else tuple(reversed(range(len(shape_of("permute", x)))))
     return apply_op("permute", x, axes=order)  # type: ignore[no-any-return]
 
 
@@ -49,15 +58,15 @@ def transpose(x: Value, *axes: Any) -> Node:
     """Two axes exchanged when two are given, else `permute`."""
     if len(axes) != 2:
         return permute(x, *axes)
-    order = list(range(x.ndim))
-    i, j = (layout.as_axis("transpose", a, x.ndim) for a in axes)
+    order = list(range(len(shape_of("transpose", x))))
+    i, j = (layout.as_axis("transpose", a, len(order)) for a in axes)
     order[i], order[j] = order[j], order[i]
     return permute(x, *order)
 
 
 def expand(x: Value, *shape: Any) -> Node:
     """Axes of length one repeated to `shape`, without a copy."""
-    return apply_op("expand", x, shape=_ints("expand", shape))  # type: ignore[no-any-return]
+    return apply_op("expand", x, shape=_ints("expand", shape, "a shape"))  # type: ignore[no-any-return]
 
 
 def squeeze(x: Value, axis: Any = None) -> Node:
@@ -117,23 +126,24 @@ def split(x: Value, sizes: int | Sequence[int], axis: int = 0) -> tuple[Node, ..
 
 def chunk(x: Value, chunks: int, axis: int = 0) -> tuple[Node, ...]:
     """At most `chunks` parts of equal size along `axis` (the last may be shorter)."""
-    return split(x, chunk_size(x.shape[layout.as_axis("chunk", axis, x.ndim)], chunks), axis)
+    shape = shape_of("chunk", x)
+    return split(x, chunk_size(shape[layout.as_axis("chunk", axis, len(shape))], chunks), axis)
 
 
 def repeat(x: Value, repeats: int, axis: int | None = None) -> Node:
     """Each element `repeats` times along `axis` (NumPy's repeat); without an axis the value is flattened."""
     check_repeats("repeat", repeats)
     if axis is None:
-        x, axis = reshape(x, -1), 0
-    axis = layout.as_axis("repeat", axis, x.ndim)
-    shape = x.shape
+        x, axis = reshape(x, layout.size_of(shape_of("repeat", x))), 0
+    shape = shape_of("repeat", x)
+    axis = layout.as_axis("repeat", axis, len(shape))
     wide = expand(unsqueeze(x, axis + 1), *shape[: axis + 1], repeats, *shape[axis + 1 :])
     return reshape(wide, *shape[:axis], shape[axis] * repeats, *shape[axis + 1 :])
 
 
 def tile(x: Value, repeats: int | Sequence[int]) -> Node:
     """The whole value `repeats[i]` times along axis i (NumPy's tile)."""
-    shape, times = tiling_of(x.shape, repeats)
+    shape, times = tiling_of(shape_of("tile", x), repeats)
     pairs = reshape(x, *[n for m in shape for n in (1, m)])
     wide = expand(pairs, *[n for m, r in zip(shape, times) for n in (r, m)])
     return reshape(wide, *[m * r for m, r in zip(shape, times)])
@@ -144,7 +154,7 @@ def pad(x: Value, widths: Any, mode: str = "constant", value: float = 0.0) -> No
 
     mode: "constant" (filled with `value`), "reflect" (mirrored without the edge) or "replicate" (the edge repeated).
     """
-    cut, pairs = padding_of(x.shape, widths, mode)
+    cut, pairs = padding_of(shape_of("pad", x), widths, mode)
     if mode == "constant":
         return apply_op("pad", x, widths=as_widths(widths, x.ndim), value=value)  # type: ignore[no-any-return]
     if any(s != slice(0, n) for s, n in zip(cut, x.shape)):

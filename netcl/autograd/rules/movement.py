@@ -8,12 +8,14 @@ from netcl.autograd.op import register_op
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise, movement
 
-register_op("reshape", lambda x, shape: x.reshape(shape), lambda g, y, x, shape: g.reshape(x.shape), saves=())
-register_op("astype", lambda x, dtype: x.astype(dtype), lambda g, y, x, dtype: g.astype(x.dtype), saves=())
-register_op("expand", lambda x, shape: x.expand(shape), lambda g, y, x, shape: g, saves=())
-register_op("squeeze", lambda x, axis=None: x.squeeze(axis), lambda g, y, x, axis=None: g.reshape(x.shape), saves=())
-register_op("unsqueeze", lambda x, axis: x.unsqueeze(axis), lambda g, y, x, axis: g.reshape(x.shape), saves=())
-register_op("contiguous", lambda x: x.contiguous(), lambda g, y, x: g, saves=())
+register_op("reshape", lambda x, shape: Tensor.reshape(x, shape), lambda g, y, x, shape: g.reshape(x.shape), saves=())
+register_op("astype", lambda x, dtype: Tensor.astype(x, dtype), lambda g, y, x, dtype: g.astype(x.dtype), saves=())
+register_op("expand", lambda x, shape: Tensor.expand(x, shape), lambda g, y, x, shape: g, saves=())
+register_op(
+    "squeeze", lambda x, axis=None: Tensor.squeeze(x, axis), lambda g, y, x, axis=None: g.reshape(x.shape), saves=()
+)
+register_op("unsqueeze", lambda x, axis: Tensor.unsqueeze(x, axis), lambda g, y, x, axis: g.reshape(x.shape), saves=())
+register_op("contiguous", lambda x: Tensor.contiguous(x), lambda g, y, x: g, saves=())
 register_op("to", lambda x, queue: x.to(queue), lambda g, y, x, queue: g.to(x.queue), saves=())
 
 
@@ -22,7 +24,7 @@ def _permute_grad(g: Tensor, y: Any, x: Any, axes: tuple[int, ...]) -> Tensor:
     return g.permute(*[order.index(i) for i in range(len(order))])
 
 
-register_op("permute", lambda x, axes: x.permute(*axes), _permute_grad, saves=())
+register_op("permute", lambda x, axes: Tensor.permute(x, *axes), _permute_grad, saves=())
 
 
 def _getitem_grad(g: Tensor, y: Any, x: Any, key: Any) -> Tensor:
@@ -31,7 +33,7 @@ def _getitem_grad(g: Tensor, y: Any, x: Any, key: Any) -> Tensor:
     return dx
 
 
-register_op("getitem", lambda x, key: x[key], _getitem_grad, saves=())
+register_op("getitem", lambda x, key: Tensor.__getitem__(x, key), _getitem_grad, saves=())
 
 
 def _concat_grad(g: Tensor, y: Any, *xs: Any, axis: int = 0) -> list[Tensor]:

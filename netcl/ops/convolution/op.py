@@ -50,7 +50,7 @@ def conv2d(
     each 6x6 patch that holds it infinite or NaN, and all taps of its channel in the weights' gradient.
     Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     """
-    same_queue("conv2d", *(t for t in (x, w, b) if t is not None))
+    same_queue("conv2d", *((x, w) if b is None else (x, w, b)))
     if activation is not None and activation not in ACTIVATIONS:
         raise ShapeError(f"conv2d: expected an activation of {', '.join(ACTIVATIONS)} or None, got {activation!r}.")
     g = geometry("conv2d", x.shape, w.shape, stride, padding, dilation, groups)

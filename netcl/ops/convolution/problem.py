@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
+from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
 from netcl.core.errors import ShapeError
-from netcl.core.layout import Shape
+from netcl.core.layout import Shape, as_int, shown
 from netcl.kernels.windows import Pair
 
 MOST_PIXELS = (1 << 31) - 4096  # that GPUs count in 31 bits, with room for rounding up to whole groups
@@ -75,17 +76,22 @@ def pair(where: str, name: str, value: Any, least: int) -> Pair:
     """`value` (an int or two) as (height, width). Raises ShapeError below `least`."""
     if type(value) is int and value >= least:
         return value, value
-    both = (value, value) if isinstance(value, (int, np.integer)) else tuple(value)
-    if len(both) != 2 or any(int(v) != v or v < least for v in both):
-        raise ShapeError(
-            f"{where}: expected {name} as an int or a (height, width) pair of at least {least}, got {value}."
-        )
-    return int(both[0]), int(both[1])
+    try:
+        height, width = value if np.ndim(value) else (value, value)
+        both = as_index(height), as_index(width)
+        if min(both) >= least:
+            return both
+    except (TypeError, ValueError):
+        pass
+    raise ShapeError(
+        f"{where}: expected {name} as an int or a (height, width) pair of at least {least}, got {shown(value)}."
+    )
 
 
 def geometry(where: str, x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry:
     """The checked sizes of a convolution. Raises ShapeError for what does not fit."""
     settings = [v if type(v) in (int, tuple) else tuple(v) if np.ndim(v) else v for v in (stride, padding, dilation)]
+    groups = groups if type(groups) is int else as_int(where, groups, "groups", 1)
     return _geometry(where, tuple(x_shape), tuple(w_shape), *settings, groups)
 
 

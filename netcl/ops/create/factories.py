@@ -106,6 +106,7 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
 def _triangle(where: str, x: Tensor, k: int) -> Tensor:
     if x.ndim < 2:
         raise ShapeError(f"{where}: expected matrices (..., rows, cols), got shape {x.shape}.")
+    k = layout.as_int(where, k, "k")
     if x.backend == "cpu":
         return cpu.compute(_numpy_triangle, x, where=where, k=k)  # type: ignore[no-any-return]
     queue, profile = x.queue, profile_of(x.queue)

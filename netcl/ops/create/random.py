@@ -281,5 +281,5 @@ def _share_of(p: float) -> int:
 
 
 def _probability(where: str, p: float) -> None:
-    if not 0 <= p <= 1:
+    if not isinstance(p, (int, float)) or not 0 <= p <= 1:
         raise ValueError(f"{where}: expected a probability in [0, 1], got {p}.")

@@ -47,6 +47,8 @@ def take(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
 def take_as(where: str, x: Tensor, index: Tensor, axis: int) -> Tensor:
     """`take` under the name that errors shall show."""
     same_queue(where, x, index)
+    if type(axis) is not int:
+        axis = layout.as_axis(where, axis, x.ndim)
     plans, key = x.queue.netcl_state.plans, ("take", axis, *_layout(x), *_layout(index))
     run = plans.get(key)
     if run is not None:  # small lookups cost a GPU less than what follows
@@ -162,8 +164,7 @@ def _numpy_pick(x: np.ndarray, index: np.ndarray, where: str, shape: Shape) -> n
 def one_hot(index: Tensor, classes: int, dtype: Any = "float32") -> Tensor:
     """y[i.., c] = 1 where c == index[i..], else 0. Shapes: (...) -> (..., classes). Raises IndexOutOfRange."""
     check_index_dtype("one_hot", index)
-    if classes < 1:
-        raise ShapeError(f"one_hot: expected at least 1 class, got {classes}.")
+    classes = layout.as_int("one_hot", classes, "classes", 1)
     queue, dtype = index.queue, as_dtype(dtype)
     if index.backend == "cpu":
         return cpu.compute(_numpy_one_hot, index, classes=classes, dtype=dtype)  # type: ignore[no-any-return]

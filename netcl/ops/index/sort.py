@@ -56,7 +56,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     k outside [0, length].
     """
     axis = layout.as_axis("topk", axis, x.ndim)
-    if not 0 <= k <= x.shape[axis]:
+    if not 0 <= layout.as_int("topk", k, "k") <= x.shape[axis]:
         raise ShapeError(f"topk: expected k in [0, {x.shape[axis]}] for axis {axis} of {x.shape}, got {k}.")
     places = argsort(x, axis, descending=largest)[(slice(None),) * axis + (slice(k),)]
     return gather(x, places, axis), places.contiguous()

@@ -168,14 +168,14 @@ def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 def smooth_l1_loss(x: Tensor, target: Tensor, beta: float = 1.0, reduction: str = "mean") -> Tensor:
     """Mean of d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2. arXiv:1504.08083."""
-    if beta < 0:
+    if not isinstance(beta, (int, float)) or not beta >= 0:
         raise ValueError(f"smooth_l1_loss: expected beta of at least 0, got {beta}.")
     return _value_and_mean("smooth_l1_loss", (x, target), reduction, (beta,))
 
 
 def huber_loss(x: Tensor, target: Tensor, delta: float = 1.0, reduction: str = "mean") -> Tensor:
     """Mean of d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2). Source: Huber 1964."""
-    if delta <= 0:
+    if not isinstance(delta, (int, float)) or not delta > 0:
         raise ValueError(f"huber_loss: expected delta above 0, got {delta}.")
     return _value_and_mean("huber_loss", (x, target), reduction, (delta,))
 

@@ -14,6 +14,7 @@ from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import INT64, DType, compute_dtype
 from netcl.core.errors import ShapeError
+from netcl.core.layout import as_int
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.normalization.batch_norm import per_channel, scale_and_shift, sizes_of
 from netcl.ops.normalization.norm import (
@@ -48,6 +49,7 @@ def group_norm(
     Shapes: x (N, C, ...); weight, bias (C,); returns y like x, mean and rstd (N, num_groups) in the compute dtype.
     Raises: ShapeError when num_groups does not divide C. Source: Wu and He 2018, arXiv:1803.08494.
     """
+    num_groups = num_groups if type(num_groups) is int else as_int("group_norm", num_groups, "num_groups", 1)
     key = ("group_norm", num_groups, *layouts(x, weight, bias))
     run = known(x.queue, key, weight, bias)
     if run is None:

@@ -118,7 +118,7 @@ def avg_pool2d(
     `divisor_override`. Shapes as for `max_pool2d`; half is summed in float. Raises: ShapeError, DTypeError.
     """
     form = _average("avg_pool2d", x.shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return _avg(x, form)
+    return _avg("avg_pool2d", x, form)
 
 
 def avg_pool2d_grad(
@@ -145,7 +145,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
 
     Shapes: x (N, C, H, W) -> (N, C, Ho, Wo).
     """
-    return _avg(x, _adaptive("adaptive_avg_pool2d", x.shape, output_size))
+    return _avg("adaptive_avg_pool2d", x, _adaptive("adaptive_avg_pool2d", x.shape, output_size))
 
 
 def adaptive_avg_pool2d_grad(g: Tensor, x_shape: Any) -> Tensor:
@@ -209,7 +209,13 @@ def _average(
 
 
 def _adaptive(where: str, shape: Any, output_size: Any) -> Window:
-    shape, out = _images(where, shape), pair(where, "output_size", output_size, 1)
+    shape = _images(where, shape)
+    if isinstance(output_size, (tuple, list)) and None in output_size:
+        raise ShapeError(
+            f"{where}: expected output_size as an int or a (height, width) pair, got {output_size}; "
+            f"write the input's length in the place of None, here one of {shape[2:]}."
+        )
+    out = pair(where, "output_size", output_size, 1)
     if shape[2] % out[0] or shape[3] % out[1]:
         return Window(shape, out, adaptive=True)
     size = (shape[2] // out[0], shape[3] // out[1])
@@ -225,9 +231,9 @@ def _check(where: str, form: Window, *tensors: Tensor) -> None:
 # -- launching ---------------------------------------------------------------------------------------------------------
 
 
-def _avg(x: Tensor, form: Window) -> Tensor:
+def _avg(where: str, x: Tensor, form: Window) -> Tensor:
     if not is_float(x.dtype):
-        raise DTypeError(f"avg_pool2d: expected a floating dtype, got {x.dtype}; convert with astype.")
+        raise DTypeError(f"{where}: expected a floating dtype, got {x.dtype}; convert with astype.")
     if x.backend == "cpu":
         return cpu.compute(pool_numpy.avg_pool, x, form=form)  # type: ignore[no-any-return]
     if _whole(form, x):
