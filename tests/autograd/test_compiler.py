@@ -98,6 +98,18 @@ def test_expressions_as_c_writes_them(queue, text, reference):
     np.testing.assert_allclose(y.value.to_host(), reference(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("text", "what"), [("v * 0.5f", "0.5"), ("v / 2", "DIV"), ("exp(v) + 1", "EXP"), ("SIGMOID(v)", "SIGMOID")]
+)
+def test_expressions_that_integers_have_no_values_for_are_refused(queue, text, what):
+    """C would cut 0.5 to 0 and take exp for the identity."""
+    register_primitive("fraction", lambda args, attrs: text.replace("v", args[0]), lambda args, g, attrs, out: [g], 1)
+    x = Tensor.from_host(queue, np.array([1, 2], np.int32))
+    for run in (lambda t: ag.apply_op("fraction", t), jit_compile(lambda t: ag.apply_op("fraction", t))):
+        with pytest.raises(BuildError, match=f"expected a floating operand for {what}, got int32; use astype"):
+            run(x)
+
+
 def test_a_primitive_that_is_not_fusible_is_a_boundary(queue):
     register_primitive("alone", lambda args, attrs: f"EXP({args[0]})", lambda args, g, attrs, out: [f"MUL({g}, {out})"],
                        arity=1, fusible=False)  # fmt: skip

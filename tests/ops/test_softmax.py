@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from scipy import special
 
+import netcl.autograd as ag
+from netcl.autograd.compiler import jit_compile
 from netcl.core.errors import ShapeError
 from netcl.core.tensor import Tensor
 from netcl.ops.normalization import softmax as sm
@@ -25,6 +27,19 @@ def test_rows(queue, length):
     np.testing.assert_allclose(sm.softmax_grad(tg, y).to_host(), jacobian_product(p, g, -1), rtol=2e-5, atol=1e-7)
     expected = g - p * g.sum(-1, keepdims=True, dtype=np.float64)
     np.testing.assert_allclose(sm.log_softmax_grad(tg, z).to_host(), expected, rtol=2e-5, atol=1e-5)
+
+
+def test_nothing_but_minus_infinity(queue):
+    """NaN in softmax, as 0 / 0; 0 in attention, where a query sees no key. Eager and compiled."""
+    x = Tensor.from_host(queue, np.array([[-np.inf] * 3, [0, 0, -np.inf]], np.float32))
+    for op in (ag.softmax, ag.log_softmax):
+        for run in (op, jit_compile(lambda x: op(x))):  # noqa: B023
+            y = run(ag.tensor(x)).to_host()
+            assert np.isnan(y[0]).all()
+            assert not np.isnan(y[1]).any()
+    q, mask = Tensor.ones(queue, (1, 1, 1, 8)), Tensor.full(queue, (1, 3), True, "bool")
+    kv = Tensor.ones(queue, (1, 1, 3, 8))
+    assert (ag.attention(q, kv, kv, key_padding_mask=mask).to_host() == 0).all()
 
 
 def test_long_columns(queue):

@@ -25,7 +25,8 @@ def attention(
     """softmax(scale * q k^T) v per head, without a map of scores: q (B, H, Tq, D), k and v (B, H_kv, Tk, D).
 
     causal: query i sees keys j <= i + Tk - Tq. window w: keys less than w places away. key_padding_mask (B, Tk): true
-    where a key is padding. scale: 1 / sqrt(D) when None. H_kv divides H. Source: Dao et al. 2022, arXiv:2205.14135.
+    where a key is padding. scale: 1 / sqrt(D) when None. H_kv divides H. A query that sees no key gets 0, where
+    `softmax` of -inf alone gives NaN. Source: Dao et al. 2022, arXiv:2205.14135.
     """
     mask: Tensor | None = key_padding_mask.value if isinstance(key_padding_mask, Node) else key_padding_mask
     settings = {"causal": causal, "scale": scale, "key_padding_mask": mask, "window": window}

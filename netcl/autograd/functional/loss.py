@@ -32,7 +32,7 @@ def _tensor(x: Any) -> Tensor | None:
 
 
 def softmax(x: Value, axis: int = -1) -> Node:
-    """exp(x) / sum(exp(x)) along `axis`."""
+    """exp(x) / sum(exp(x)) along `axis`. A slice of -inf alone gives NaN; `attention` gives 0 where nothing is seen."""
     return apply_op("softmax", x, axis=axis)  # type: ignore[no-any-return]
 
 

@@ -13,15 +13,17 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from netcl.autograd.jit import shapes
-from netcl.autograd.jit.lines import Body
+from netcl.autograd.jit.lines import Body, is_number
 from netcl.autograd.jit.trace import Scalar, TraceNode
 from netcl.core import layout
 from netcl.core.dtypes import DType, is_float
+from netcl.core.errors import BuildError
+from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import run
 from netcl.fusion.fold import fold_chain, fold_chains
-from netcl.fusion.render import COUNT, REDUCTIONS, Chain
+from netcl.fusion.render import COUNT, REDUCTIONS, Chain, Line
 from netcl.fusion.rows import run_rows
 
 REDUCE = ("sum", "mean", "max", "min", "logsumexp")
@@ -88,6 +90,8 @@ class FusedStep:
         self.body, self.variables = self._emit(())
         ends = [self._root(n) for n in self.outputs]
         lines, _, scalars = self.body.cone(ends)
+        if not is_float(compute):
+            _check_integers(name, lines, compute)
         kinds = tuple(self.kind(n) for n in self.outputs) if axes else ()
         self.chain = Chain(name, tuple(self.body.inputs), tuple(scalars), lines, tuple(ends), kinds, axes)
         self.numbers = tuple(self.body.scalars[s] for s in scalars)
@@ -341,6 +345,16 @@ class _Gradients:
                     self._add(to, x, d)
         totals = {id(x): self._total(x) for x in step.leaves}
         return {k: d for k, d in totals.items() if d is not None}
+
+
+def _check_integers(name: str, lines: Sequence[Line], compute: DType) -> None:
+    """Raise BuildError for what a registered expression may do to integers, and only floats can."""
+    for _, function, args in lines:
+        found = [a for a in args if is_number(a) and not float(a).is_integer()]
+        found += [function] if dialect.needs_floats(function) else []
+        if found:
+            where = name.removeprefix("netcl_")
+            raise BuildError(f"{where}: expected a floating operand for {found[0]}, got {compute}; use astype.")
 
 
 def resolve(numbers: Sequence[Any], floats: Sequence[float]) -> list[Any]:

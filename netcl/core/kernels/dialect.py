@@ -36,6 +36,7 @@ _LEGAL = (
     ast.LtE, ast.GtE, ast.Eq, ast.NotEq, ast.Call, ast.Name, ast.Load, ast.Constant, ast.BitAnd, ast.BitOr, ast.BitXor,
     ast.Invert,
 )  # fmt: skip
+_OF_INTEGERS = ("abs", "fmod", "pow", "floor", "ceil", "round", "trunc")  # the functions that integers have, too
 _BITS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Invert)  # C has them for integers alone
 
 
@@ -140,6 +141,18 @@ def calls(name: str) -> frozenset[str]:
         found |= words & FUNCTIONS.keys()
         todo += words & _definitions.keys()
     return frozenset(found)
+
+
+def needs_floats(name: str) -> bool:
+    """Whether a function divides, holds a fraction, or calls what only floats have, itself or through others."""
+    if name not in _definitions:
+        return name in FUNCTIONS and name not in _OF_INTEGERS
+    for n in ast.walk(ast.parse(_definitions[name][1], mode="eval")):
+        if isinstance(n, ast.Div) or (isinstance(n, ast.Constant) and n.value != int(n.value)):  # type: ignore[arg-type]
+            return True
+        if isinstance(n, ast.Name) and n.id != name and needs_floats(n.id):
+            return True
+    return False
 
 
 # -- OpenCL C ----------------------------------------------------------------------------------------------------------

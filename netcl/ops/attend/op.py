@@ -51,8 +51,8 @@ def attention(
     o_i = sum_j exp(s_ij - lse_i) v_j,  lse_i = log sum_j exp(s_ij),  s_ij = scale * q_i . k_j for the keys j i sees.
     causal: query i sees keys j <= i + Tk - Tq (aligned bottom right). window w: keys less than w places from its own
     (behind it only, with causal). key_padding_mask (B, Tk): true where a key is padding, whose weight is exactly 0.
-    A query that sees no key gets 0 and lse = -infinity. scale: 1 / sqrt(D) when None. Infinity and NaN reach what they
-    reach in plain arithmetic; what a query does not see never reaches it.
+    A query that sees no key gets 0 and lse = -infinity, where `softmax` of -inf alone gives NaN. scale: 1 / sqrt(D)
+    when None. Infinity and NaN reach what they reach in plain arithmetic; what a query does not see never reaches it.
     Shapes: q (B, H, Tq, D), k and v (B, H_kv, Tk, D) with H_kv dividing H (query head h uses head h // (H / H_kv));
     returns o (B, H, Tq, D) and lse (B, H, Tq) in the compute dtype. Any strides.
     Memory: o, lse, and on CPU devices a packed copy of k; no map of scores.

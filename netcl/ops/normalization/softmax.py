@@ -22,7 +22,8 @@ LOG_SOFTMAX_GRAD = formula("log_softmax_grad", ("g", "p"), "s = SUM(g)", "y = SU
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along `axis`, with the maximum taken out first so that nothing overflows.
 
-    Shapes: any; integers become float32. A slice of -inf alone gives NaN, as 0 / 0 does.
+    Shapes: any; integers become float32. A slice of -inf alone gives NaN, as 0 / 0 does, also in log_softmax; in
+    `attention` a query that sees no key gets 0.
     """
     return _along(SOFTMAX, axis, "softmax", x if is_float(x.dtype) else x.astype(FLOAT32))
 
