@@ -10,7 +10,8 @@ from netcl.core.device import manager
 from netcl.core.device.profile import profile_of
 from netcl.core.tensor import Tensor
 from netcl.ops.attend import mma as attention_mma
-from netcl.ops.attend.op import Geometry, attention, attention_grad
+from netcl.ops.attend.op import attention, attention_grad
+from netcl.ops.attend.problem import Geometry
 from netcl.ops.nvidia import probe, wgmma
 
 H200 = dataclasses.replace(

@@ -14,9 +14,8 @@ from netcl.core.tensor import Tensor
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.convolution.problem import geometry
 from netcl.ops.nvidia import conv, images, probe, wgmma
-from netcl.ops.nvidia.pack import Pixels, packing, pitch_of
+from netcl.ops.nvidia.pack import Operand, Pixels, packing, pitch_of
 from netcl.ops.nvidia.precision import set_matmul_precision
-from netcl.ops.nvidia.wgmma import Operand
 
 NARROW = pytest.mark.parametrize("narrow", [FLOAT16, BFLOAT16], ids=str)
 

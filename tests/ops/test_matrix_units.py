@@ -17,13 +17,13 @@ from netcl.core.errors import BuildError, DTypeError, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.kernels.tiling import cut, depth_of
 from netcl.ops.nvidia import edit, mma, probe, wgmma
-from netcl.ops.nvidia.pack import packing, pitch_of
+from netcl.ops.nvidia.pack import Operand, packing, pitch_of
 from netcl.ops.nvidia.precision import matmul_precision, set_matmul_precision
 from netcl.ops.nvidia.tensormap import tensor_map
-from netcl.ops.nvidia.wgmma import Operand
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product import linear_grad
-from netcl.ops.product.op import Product, gemm, matmul
+from netcl.ops.product.op import gemm, matmul
+from netcl.ops.product.problem import Product
 from netcl.profiling.work import operations
 
 H200 = dataclasses.replace(

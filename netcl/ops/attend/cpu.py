@@ -9,7 +9,7 @@ from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, INT64, DType, compute_dtype
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
-from netcl.ops.attend.op import OPTIONS, RECORD, Geometry, dims_of, number
+from netcl.ops.attend.problem import OPTIONS, RECORD, Geometry, dims_of, number
 from netcl.runtime.cache import get_kernel
 
 CACHE = 256 << 10  # bytes of the second-level cache that a gradient's blocks may take

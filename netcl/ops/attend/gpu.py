@@ -14,7 +14,7 @@ from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels.tuning import parameters
 from netcl.ops.attend import mma as attention_mma
-from netcl.ops.attend.op import OPTIONS, RECORD, Geometry, dims_of, number
+from netcl.ops.attend.problem import OPTIONS, RECORD, Geometry, dims_of, number
 from netcl.runtime.cache import get_kernel
 
 Defines = dict[str, Any]

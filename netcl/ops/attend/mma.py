@@ -11,7 +11,7 @@ from netcl.core.errors import BuildError
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.tuning import parameters
-from netcl.ops.attend.op import RECORD, Geometry, dims_of
+from netcl.ops.attend.problem import RECORD, Geometry, dims_of
 from netcl.ops.nvidia import probe
 from netcl.ops.nvidia.edit import UnknownProgram, activate
 from netcl.ops.nvidia.precision import UNIT_TYPE, matmul_precision

@@ -31,7 +31,8 @@ from netcl.ops.convolution.problem import Geometry
 from netcl.ops.elementwise import contiguous
 from netcl.ops.movement import concat
 from netcl.ops.product import gpu as matmul_gpu
-from netcl.ops.product.op import Product, gemm
+from netcl.ops.product.op import gemm
+from netcl.ops.product.problem import Product
 from netcl.runtime.cache import get_kernel
 
 COLUMNS = struct.Struct("6q16i")  # Columns of conv_columns.cl

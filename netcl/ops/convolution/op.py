@@ -18,7 +18,8 @@ from netcl.ops.convolution import gpu as conv_gpu
 from netcl.ops.convolution import host as conv_numpy
 from netcl.ops.convolution.problem import Geometry, geometry
 from netcl.ops.elementwise import apply, contiguous
-from netcl.ops.product.op import ACTIVATIONS, promote
+from netcl.ops.product.op import promote
+from netcl.ops.product.problem import ACTIVATIONS
 
 
 def conv2d(

@@ -31,7 +31,7 @@ from netcl.kernels.tiling import LAUNCH
 from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
 from netcl.ops.convolution.winograd import POINTS, tile_count, tiles
 from netcl.ops.product import gpu as matmul_gpu
-from netcl.ops.product.op import Product
+from netcl.ops.product.problem import Product
 from netcl.ops.product.split_k import epilogue
 from netcl.runtime.cache import get_kernel
 

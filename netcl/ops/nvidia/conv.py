@@ -29,9 +29,9 @@ from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
 from netcl.ops.nvidia import probe, wgmma
 from netcl.ops.nvidia.edit import activate
 from netcl.ops.nvidia.images import forward_images, gradient_images, pack_gradient
-from netcl.ops.nvidia.pack import SIZE
+from netcl.ops.nvidia.pack import SIZE, Operand
 from netcl.ops.nvidia.precision import UNIT_TYPE, matmul_precision
-from netcl.ops.nvidia.wgmma import ITEMS, MAPS, TYPES, Operand
+from netcl.ops.nvidia.wgmma import ITEMS, MAPS, TYPES
 from netcl.ops.product.split_k import epilogue
 from netcl.runtime.cache import get_kernel
 

@@ -18,8 +18,7 @@ from netcl.core.dtypes import C_NAME
 from netcl.core.tensor import Tensor
 from netcl.kernels.tiling import TRAFFIC, Tiling, cut
 from netcl.ops.convolution.problem import Geometry
-from netcl.ops.nvidia.pack import Pack, Pixels, packing, pitch_of
-from netcl.ops.nvidia.wgmma import Operand
+from netcl.ops.nvidia.pack import Operand, Pack, Pixels, packing, pitch_of
 
 
 @dataclass(frozen=True)

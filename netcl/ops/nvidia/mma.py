@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.tiling import Tiling, cut, depth_of
 from netcl.ops.nvidia.precision import UNIT_TYPE
+from netcl.ops.product.problem import Product
 from netcl.ops.product.split_k import batch_axes, ending, sum_parts
 from netcl.runtime.cache import get_kernel
-
-if TYPE_CHECKING:
-    from netcl.ops.product.op import Product
 
 JOB = struct.Struct("8i12q")  # Job of mma.cl
 TYPES = (*(None,) * 4, *(INT64,) * 4, FLOAT32, np.dtype(f"V{JOB.size}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,15 +12,49 @@ from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.dtypes import INT64
 from netcl.core.memory import empty_buffer
 from netcl.kernels import sources
+from netcl.ops.nvidia.tensormap import fits, tensor_map
 from netcl.runtime.cache import get_kernel
-
-if TYPE_CHECKING:
-    from netcl.ops.nvidia.wgmma import Operand
 
 PACK = struct.Struct("9q18i")  # Pack of pack.cl
 TYPES = (None, None, INT64, np.dtype(f"V{PACK.size}"))
 ITEMS = 256
 SIZE = {"float": 4, "half": 2, "bfloat": 2}
+
+
+class Operand(NamedTuple):
+    """A matrix seen as (w, z, rows, k), outermost first: lengths and strides of each axis, in elements."""
+
+    lengths: tuple[int, int, int, int]
+    strides: tuple[int, int, int, int]
+    start: int = 8  # it lies at a multiple of this
+
+    def readable(self, itemsize: int) -> bool:
+        """Whether a tensor map can describe it."""
+        across = 2 if self.along_k else 3
+        outer = [self.strides[axis] for axis in (0, 1, across) if self.lengths[axis] > 1]
+        return 1 in self.strides[2:] and fits(self.start, outer, itemsize)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        w, z, rows, k = self.lengths
+        return w * z * rows * k
+
+    @property
+    def along_k(self) -> bool:
+        """Whether k is the axis in memory."""
+        return self.strides[3] == 1
+
+    def map_of(self, dtype: str, box: int) -> np.ndarray:
+        """The tensor map for boxes of 128 bytes by `box`, the axis in memory first."""
+        (w, z, rows, k), (sw, sz, sr, sk) = self.lengths, self.strides
+        if self.along_k:
+            return tensor_map(dtype, (k, rows, z, w), (sr, sz, sw), self._box(dtype, box))
+        return tensor_map(dtype, (rows, k, z, w), (sk, sz, sw), self._box(dtype, box))
+
+    @staticmethod
+    def _box(dtype: str, box: int) -> tuple[int, int, int, int]:
+        return (32 if dtype == "float" else 64), box, 1, 1
 
 
 def pitch_of(k: int, dtype: str) -> int:

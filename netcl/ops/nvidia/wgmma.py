@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +23,11 @@ from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.tiling import Tiling, cut, depth_of
 from netcl.ops.nvidia.edit import activate
-from netcl.ops.nvidia.pack import Pack, packing, pitch_of
+from netcl.ops.nvidia.pack import Operand, Pack, packing, pitch_of
 from netcl.ops.nvidia.precision import UNIT_TYPE
-from netcl.ops.nvidia.tensormap import fits, tensor_map
+from netcl.ops.product.problem import Product
 from netcl.ops.product.split_k import batch_axes, ending, sum_parts
 from netcl.runtime.cache import get_kernel
-
-if TYPE_CHECKING:
-    from netcl.ops.product.op import Product
 
 ITEMS = 384
 LEAST = 32  # rows, columns and k from which these kernels are used
@@ -48,42 +45,6 @@ INTS = (
 LONGS = ("blo", "row_step", "col_step", "c0", "c1", "part_step", "image_step", "h_step")
 JOB = struct.Struct(f"64I{len(INTS)}i12x8i6q{len(LONGS)}q")  # Job of wgmma.cl
 TYPES = (*(None,) * 6, *(INT64,) * 4, FLOAT32, np.dtype(f"V{JOB.size}"))
-
-
-class Operand(NamedTuple):
-    """A matrix seen as (w, z, rows, k), outermost first: lengths and strides of each axis, in elements."""
-
-    lengths: tuple[int, int, int, int]
-    strides: tuple[int, int, int, int]
-    start: int = 8  # it lies at a multiple of this
-
-    def readable(self, itemsize: int) -> bool:
-        """Whether a tensor map can describe it."""
-        across = 2 if self.along_k else 3
-        outer = [self.strides[axis] for axis in (0, 1, across) if self.lengths[axis] > 1]
-        return 1 in self.strides[2:] and fits(self.start, outer, itemsize)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        w, z, rows, k = self.lengths
-        return w * z * rows * k
-
-    @property
-    def along_k(self) -> bool:
-        """Whether k is the axis in memory."""
-        return self.strides[3] == 1
-
-    def map_of(self, dtype: str, box: int) -> np.ndarray:
-        """The tensor map for boxes of 128 bytes by `box`, the axis in memory first."""
-        (w, z, rows, k), (sw, sz, sr, sk) = self.lengths, self.strides
-        if self.along_k:
-            return tensor_map(dtype, (k, rows, z, w), (sr, sz, sw), self._box(dtype, box))
-        return tensor_map(dtype, (rows, k, z, w), (sk, sz, sw), self._box(dtype, box))
-
-    @staticmethod
-    def _box(dtype: str, box: int) -> tuple[int, int, int, int]:
-        return (32 if dtype == "float" else 64), box, 1, 1
 
 
 def tiling(p: Product, profile: DeviceProfile, precision: str) -> Tiling | None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from netcl.core.dtypes import compute_dtype, is_float
-
-if TYPE_CHECKING:
-    from netcl.ops.pooling.op import Window
+from netcl.ops.pooling.problem import Window
 
 
 def _taps(form: Window) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -13,40 +11,19 @@ from netcl.core.backend import cpu
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, INT32, NARROW, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.layout import Shape, size_of
+from netcl.core.layout import size_of
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import sources
 from netcl.kernels import windows as strips
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
-from netcl.kernels.windows import Pair
 from netcl.ops import reduction
-from netcl.ops.convolution.problem import pair
 from netcl.ops.elementwise import contiguous, div
 from netcl.ops.pooling import host as pool_numpy
+from netcl.ops.pooling.problem import Window, adaptive_window, average, window
 
 GRAIN = 4096  # elements of the result per work-item on CPU devices
 GROUP = 64
-
-
-@dataclass(frozen=True)
-class Window:
-    """Sizes of a pooling: input (n, c, h, w), output (n, c, *out). With `adaptive` the windows follow from them."""
-
-    shape: Shape
-    out: Pair
-    kernel: Pair = (1, 1)
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    dilation: Pair = (1, 1)
-    with_pad: bool = True
-    divisor: int = 0  # 0: the number of elements
-    adaptive: bool = False
-
-    @property
-    def y_shape(self) -> Shape:
-        """Shape of the output."""
-        return (*self.shape[:2], *self.out)
 
 
 def max_pool2d(
@@ -117,7 +94,7 @@ def avg_pool2d(
     The count is that of the window's elements inside the padded input, or inside x when `count_include_pad` is off, or
     `divisor_override`. Shapes as for `max_pool2d`; half is summed in float. Raises: ShapeError, DTypeError.
     """
-    form = _average("avg_pool2d", x.shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    form = average("avg_pool2d", x.shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     return _avg("avg_pool2d", x, form)
 
 
@@ -132,7 +109,7 @@ def avg_pool2d_grad(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Gradient of `avg_pool2d`: g (N, C, Ho, Wo) spread evenly over the windows -> x_shape."""
-    form = _average(
+    form = average(
         "avg_pool2d_grad", x_shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
     )
     return _avg_grad("avg_pool2d_grad", g, form)
@@ -145,7 +122,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
 
     Shapes: x (N, C, H, W) -> (N, C, Ho, Wo).
     """
-    return _avg("adaptive_avg_pool2d", x, _adaptive("adaptive_avg_pool2d", x.shape, output_size))
+    return _avg("adaptive_avg_pool2d", x, adaptive_window("adaptive_avg_pool2d", x.shape, output_size))
 
 
 def adaptive_avg_pool2d_grad(g: Tensor, x_shape: Any) -> Tensor:
@@ -153,7 +130,7 @@ def adaptive_avg_pool2d_grad(g: Tensor, x_shape: Any) -> Tensor:
     if g.ndim != 4:
         raise ShapeError(f"adaptive_avg_pool2d_grad: expected g (N, C, Ho, Wo), got {g.shape}.")
     where = "adaptive_avg_pool2d_grad"
-    return _avg_grad(where, g, _adaptive(where, x_shape, g.shape[2:]))
+    return _avg_grad(where, g, adaptive_window(where, x_shape, g.shape[2:]))
 
 
 def global_avg_pool2d(x: Tensor) -> Tensor:
@@ -162,64 +139,6 @@ def global_avg_pool2d(x: Tensor) -> Tensor:
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
-
-
-def window(
-    where: str, shape: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any = 1, ceil_mode: bool = False
-) -> Window:
-    """The checked sizes of a pooling. Raises ShapeError for what does not fit."""
-    k = pair(where, "kernel_size", kernel_size, 1)
-    s = k if stride is None else pair(where, "stride", stride, 1)
-    p, d = pair(where, "padding", padding, 0), pair(where, "dilation", dilation, 1)
-    return _window(where, tuple(shape), k, s, p, d, ceil_mode)
-
-
-@lru_cache(maxsize=4096)
-def _window(where: str, shape: Shape, k: Pair, s: Pair, p: Pair, d: Pair, ceil_mode: bool) -> Window:
-    shape = _images(where, shape)
-    reach = tuple(d[i] * (k[i] - 1) + 1 for i in (0, 1))
-    if any(2 * p[i] > reach[i] for i in (0, 1)):
-        raise ShapeError(f"{where}: expected a padding of at most half the window {reach}, got {p}.")
-    out = []
-    for length, r, step, pad in zip(shape[2:], reach, s, p):
-        room = length + 2 * pad - r
-        if room < 0:
-            raise ShapeError(
-                f"{where}: expected a window that fits the padded input, got {reach} for {shape}, padding {p}."
-            )
-        count = -(-room // step) + 1 if ceil_mode else room // step + 1
-        out.append(count - 1 if ceil_mode and (count - 1) * step >= length + pad else count)
-    return Window(shape, (out[0], out[1]), k, s, p, d)
-
-
-def _images(where: str, shape: Any) -> Shape:
-    shape = tuple(shape)
-    if len(shape) != 4 or min(shape[2:]) < 1:
-        raise ShapeError(f"{where}: expected images (N, C, H, W) of at least one pixel, got shape {shape}.")
-    return shape
-
-
-def _average(
-    where: str, shape: Any, k: Any, s: Any, p: Any, ceil_mode: bool, with_pad: bool, divisor: int | None
-) -> Window:
-    if divisor is not None and divisor < 1:
-        raise ShapeError(f"{where}: expected a divisor of at least 1 or None, got {divisor}.")
-    form = window(where, shape, k, s, p, 1, ceil_mode)
-    return Window(form.shape, form.out, form.kernel, form.stride, form.padding, (1, 1), with_pad, divisor or 0)
-
-
-def _adaptive(where: str, shape: Any, output_size: Any) -> Window:
-    shape = _images(where, shape)
-    if isinstance(output_size, (tuple, list)) and None in output_size:
-        raise ShapeError(
-            f"{where}: expected output_size as an int or a (height, width) pair, got {output_size}; "
-            f"write the input's length in the place of None, here one of {shape[2:]}."
-        )
-    out = pair(where, "output_size", output_size, 1)
-    if shape[2] % out[0] or shape[3] % out[1]:
-        return Window(shape, out, adaptive=True)
-    size = (shape[2] // out[0], shape[3] // out[1])
-    return Window(shape, out, size, size)
 
 
 def _check(where: str, form: Window, *tensors: Tensor) -> None:

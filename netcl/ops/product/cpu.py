@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +15,8 @@ from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
 from netcl.ops.product import simple as matmul_simple
+from netcl.ops.product.problem import Product
 from netcl.runtime.cache import get_kernel
-
-if TYPE_CHECKING:
-    from netcl.ops.product.op import Product
 
 MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}

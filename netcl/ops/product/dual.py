@@ -22,7 +22,7 @@ from netcl.kernels.plans import remember
 from netcl.kernels.tiling import LAUNCH, Tiling, cut_together, depth_of
 from netcl.ops.nvidia import probe
 from netcl.ops.product import gpu as matmul_gpu
-from netcl.ops.product.op import Product, describe
+from netcl.ops.product.problem import Product, describe
 from netcl.runtime.cache import get_kernel
 
 TYPES = (*(None,) * 10, *(INT64,) * 6, matmul_gpu.RECORD, matmul_gpu.RECORD)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,9 @@ from netcl.kernels.tiling import Tiling, cut, depth_of
 from netcl.ops.nvidia import mma, probe, wgmma
 from netcl.ops.nvidia.precision import matmul_precision
 from netcl.ops.product import simple as matmul_simple
+from netcl.ops.product.problem import Product
 from netcl.ops.product.split_k import batch_axes, ending, sum_parts
 from netcl.runtime.cache import get_kernel
-
-if TYPE_CHECKING:
-    from netcl.ops.product.op import Product
 
 OPTIONS = ("-cl-mad-enable",)
 DIMS = struct.Struct("15q6i")  # Dims of matmul_gpu.cl

@@ -6,56 +6,20 @@ device. Transposed, sliced and broadcast operands are read in place; only their 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from netcl.core import layout, versions
-from netcl.core.backend import cpu
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import DType, common_dtype, compute_dtype, is_float
+from netcl.core.dtypes import common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.kernels import dialect, primitives
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.elementwise import apply, assign, cast, contiguous
 from netcl.ops.nvidia import probe
 from netcl.ops.product import cpu as matmul_cpu
 from netcl.ops.product import gpu as matmul_gpu
-
-ACTIVATIONS = ("relu", "gelu", "silu")  # what an epilogue can apply, by the names of the primitive table
-assert all(name in primitives.TABLE for name in ACTIVATIONS)
-
-
-@dataclass(frozen=True)
-class Product:
-    """C[z] = A[z] B[z] for every batch index z: sizes and strides in elements, and the alignment of the data.
-
-    `batch` holds (length, stride of A, stride of B, stride of C) of at most two axes, outermost first.
-    """
-
-    m: int
-    n: int
-    k: int
-    a: tuple[int, int]  # strides along M and K
-    b: tuple[int, int]  # strides along K and N
-    c: int  # stride along M; along N it is 1
-    batch: tuple[tuple[int, int, int, int], ...]
-    dtype: DType
-    activation: str | None = None
-    bias: bool = False
-    accumulate: bool = False
-    starts: tuple[int, int, int] = (8, 8, 8)  # the first elements of A, B and C lie at multiples of these (8 at most)
-    mask: bool = False  # A counts only where a tensor laid out like it is positive
-    sums: bool = False  # the sums of A's rows come out as well
-    wide: bool = False  # C is of the compute type: float where A and B are half (on GPUs, without a bias)
-    keep: bool = False  # what goes into the activation comes out as well, laid out like C (on CPU devices)
-
-    @property
-    def count(self) -> int:
-        """Number of matrices."""
-        return layout.size_of(tuple(axis[0] for axis in self.batch))
+from netcl.ops.product.host import numpy_gemm
+from netcl.ops.product.problem import ACTIVATIONS, Product, describe
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -212,7 +176,7 @@ def _first(
     if out is not None and out.shape != shape:
         raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
     if a.backend == "cpu":
-        return _numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
+        return numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
     if out is not None and out.strides[-1] != 1 and shape[-1] != 1:
         return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
     if bias is not None and not bias.is_contiguous:
@@ -257,39 +221,6 @@ def plan_of(queue: Any, p: Product) -> Any:
     return (matmul_cpu if profile_of(queue).kind == "cpu" else matmul_gpu).plan(queue, p)
 
 
-def describe(
-    a: Tensor, b: Tensor, c: Tensor, activation: str | None, bias: bool, accumulate: bool
-) -> list[tuple[tuple[int, int, int], Product]]:
-    """The product as one `Product`, or several with (a, b, c) offsets where the batch needs more than two axes."""
-    lead = c.shape[:-2]
-    strides = [layout.expand_strides(t.shape[:-2], t.strides[:-2], lead) for t in (a, b)]
-    axes = _merge([(n, *s) for n, *s in zip(lead, *strides, c.strides[:-2])])
-    outer, inner = axes[:-2], axes[-2:]
-    (sam, sak), (sbk, sbn) = a.strides[-2:], b.strides[-2:]
-    start_a, start_b, start_c = (
-        math.gcd(8, t.offset, *(axis[i] for axis in outer)) for t, i in ((a, 1), (b, 2), (c, 3))
-    )
-    base = Product(
-        c.shape[-2], c.shape[-1], a.shape[-1], (sam, sak), (sbk, sbn), c.strides[-2], tuple(inner), a.dtype, activation,
-        bias, accumulate, (start_a, start_b, start_c), wide=c.dtype != a.dtype,
-    )  # fmt: skip
-    offsets = [(0, 0, 0)]
-    for n, *steps in outer:
-        offsets = [tuple(o + i * s for o, s in zip(base_, steps)) for base_ in offsets for i in range(n)]  # type: ignore[misc]
-    return [(o, base) for o in offsets]
-
-
-def _merge(axes: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Batch axes with those of length one dropped, and neighbours that walk memory as one axis joined."""
-    merged: list[tuple[int, int, int, int]] = []
-    for n, *steps in (axis for axis in axes if axis[0] != 1):
-        if merged and all(p == s * n for p, s in zip(merged[-1][1:], steps)):
-            merged[-1] = (merged[-1][0] * n, *steps)  # type: ignore[assignment]
-        else:
-            merged.append((n, *steps))  # type: ignore[arg-type]
-    return merged
-
-
 def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in their common dtype."""
     dtype = tensors[0].dtype
@@ -300,43 +231,3 @@ def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------
-
-
-def _numpy_gemm(
-    a: Tensor,
-    b: Tensor,
-    out: Tensor | None,
-    bias: Tensor | None,
-    activation: str | None,
-    alpha: float,
-    accumulate: bool,
-) -> Tensor:
-    operands = (a, b) if bias is None else (a, b, bias)
-    if out is None:
-        return cpu.compute(numpy_product, *operands, activation=activation, alpha=alpha)  # type: ignore[no-any-return]
-    update = _add_product if accumulate else _set_product
-    cpu.update(update, (out,), *operands, activation=activation, alpha=alpha)
-    return out
-
-
-def _set_product(c: np.ndarray, a: np.ndarray, b: np.ndarray, *bias: Any, **attrs: Any) -> np.ndarray:
-    return numpy_product(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), *bias, **attrs)
-
-
-def _add_product(c: np.ndarray, *operands: Any, **attrs: Any) -> np.ndarray:
-    return c + numpy_product(*operands, **attrs)
-
-
-def numpy_product(
-    a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, activation: str | None = None, alpha: float = 1.0
-) -> np.ndarray:
-    """activation(alpha a b + bias) with NumPy; half is computed in float."""
-    compute = compute_dtype(a.dtype)
-    y = np.matmul(a.astype(compute, copy=False), b.astype(compute, copy=False))
-    if alpha != 1.0:
-        y = y * y.dtype.type(alpha)
-    if bias is not None:
-        y = y + bias.astype(compute, copy=False)
-    if activation is not None:
-        y = dialect.NUMPY[activation.upper()](y)
-    return np.asarray(y).astype(a.dtype, copy=False)

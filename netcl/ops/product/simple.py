@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +12,8 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME, INT64
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
+from netcl.ops.product.problem import Product
 from netcl.runtime.cache import get_kernel
-
-if TYPE_CHECKING:
-    from netcl.ops.product.op import Product
 
 DIMS = struct.Struct("16q")
 TYPES = (*(None,) * 3, *(INT64,) * 4, np.dtype(f"V{DIMS.size}"))

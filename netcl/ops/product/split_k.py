@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from netcl.core.dtypes import C_NAME, FLOAT32, INT64, compute_dtype
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
+from netcl.ops.product.problem import Product
 from netcl.runtime.cache import get_kernel
-
-if TYPE_CHECKING:
-    from netcl.ops.product.op import Product
 
 PARTS = struct.Struct("6q4i")  # Parts of matmul_parts.cl
 TYPES = (*(None,) * 3, *(INT64,) * 3, FLOAT32, np.dtype(f"V{PARTS.size}"))

@@ -1,0 +1,52 @@
+"""Matrix products with NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from netcl.core.backend import cpu
+from netcl.core.dtypes import compute_dtype
+from netcl.core.kernels import dialect
+from netcl.core.tensor import Tensor
+
+
+def numpy_gemm(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None,
+    bias: Tensor | None,
+    activation: str | None,
+    alpha: float,
+    accumulate: bool,
+) -> Tensor:
+    operands = (a, b) if bias is None else (a, b, bias)
+    if out is None:
+        return cpu.compute(numpy_product, *operands, activation=activation, alpha=alpha)  # type: ignore[no-any-return]
+    update = _add_product if accumulate else _set_product
+    cpu.update(update, (out,), *operands, activation=activation, alpha=alpha)
+    return out
+
+
+def _set_product(c: np.ndarray, a: np.ndarray, b: np.ndarray, *bias: Any, **attrs: Any) -> np.ndarray:
+    return numpy_product(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), *bias, **attrs)
+
+
+def _add_product(c: np.ndarray, *operands: Any, **attrs: Any) -> np.ndarray:
+    return c + numpy_product(*operands, **attrs)
+
+
+def numpy_product(
+    a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, activation: str | None = None, alpha: float = 1.0
+) -> np.ndarray:
+    """activation(alpha a b + bias) with NumPy; half is computed in float."""
+    compute = compute_dtype(a.dtype)
+    y = np.matmul(a.astype(compute, copy=False), b.astype(compute, copy=False))
+    if alpha != 1.0:
+        y = y * y.dtype.type(alpha)
+    if bias is not None:
+        y = y + bias.astype(compute, copy=False)
+    if activation is not None:
+        y = dialect.NUMPY[activation.upper()](y)
+    return np.asarray(y).astype(a.dtype, copy=False)
