@@ -5,8 +5,13 @@ Sizes and constants are bound once, where a launch is planned; the launch then t
     launch = program(queue, text, "max_pool").bind(grid, group, D=sizes)
     launch(Y=y, At=at, X=x)
 
-A tensor `X` gives its memory and, where the kernel has an argument `oX`, its first element. Binding writes one flat
-function for the launch, since Python's work around a small kernel costs more than the kernel.
+A tensor `X` gives its memory and, where the kernel has an argument `oX`, its first element. Results whose shape is
+known as well can be left to the launch, which then returns them:
+
+    launch = program(queue, text, "max_pool").bind(grid, group, {"Y": (shape, dtype), "At": (shape, INT32)}, D=sizes)
+    y, at = launch(X=x)
+
+Binding writes one flat function for the launch, since Python's work around a small kernel costs more than the kernel.
 """
 
 from __future__ import annotations
@@ -16,26 +21,34 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from netcl.core import process
+from netcl.core import layout, process
 from netcl.core.backend import native, opencl
+from netcl.core.dtypes import DType
+from netcl.core.layout import Shape
+from netcl.core.memory import pool_of
+from netcl.core.tensor import Tensor
 from netcl.kernels.signature import Signature, signature
 from netcl.runtime.cache import get_kernel
 
-Launch = Callable[..., None]
+Launch = Callable[..., Any]  # of the arguments that are not bound, by name; returns the new tensors
+New = Mapping[str, tuple[Shape, DType]]
 _TEXT = """
-def make(slow, hooks, process, head, pieces, enqueue):
-    {pieces} = pieces
+def make(_slow, _opencl, _process, _head, _pieces, _enqueue, _pool, _queue, _sizes):
+    {pieces} = _pieces
+    {sizes} = _sizes
     def launch({parameters}):
-        if hooks or process.gate is not None:
-            return slow({parameters})
+        if _opencl.hooks or _process.gate is not None:
+            return _slow({parameters})
+        {new}
         try:
-            packed = head + {packed}
+            _packed = _head + {packed}
         except (OverflowError, StructError):
-            return slow({parameters})
-        if enqueue(packed):
-            slow({parameters})
+            return _slow({parameters})
+        if _enqueue(_packed):
+            return _slow({parameters})
+        return {results}
     return launch
-"""
+"""  # names of its own begin with _, for the others are those of a kernel's arguments
 
 
 class Program:
@@ -50,36 +63,49 @@ class Program:
         """The bytes of a record argument from its fields."""
         return self.signature.records[argument].pack(**fields)
 
-    def bind(self, grid: tuple[int, ...], group: tuple[int, ...] | None, **known: Any) -> Launch:
-        """A launch of `grid` work-items in groups of `group` that takes, by name, what is not in `known`.
+    def bind(
+        self, grid: tuple[int, ...], group: tuple[int, ...] | None, new: New | None = None, **known: Any
+    ) -> Launch:
+        """A launch of `grid` work-items in groups of `group` that takes, by name, what is neither new nor in `known`.
 
-        Args: known: numbers, records (bytes, or a dict of fields), tensors and memory that stay as they are.
+        Args: new: shape and dtype of the tensors that every launch makes and returns: one, or a tuple of several.
+            known: numbers, records (bytes, or a dict of fields), tensors and memory that stay as they are.
         """
-        names, records = self.signature.names, self.signature.records
-        unknown = set(known) - set(names)
+        names, records, new = self.signature.names, self.signature.records, new or {}
+        unknown = {*known, *new} - set(names)
         if unknown:
             raise TypeError(f"{self.kernel.name}: expected arguments among {names}, got {sorted(unknown)}.")
         known = {n: records[n].pack(**v) if isinstance(v, Mapping) else v for n, v in known.items()}
         for name in [n for n in names if f"o{n}" in names and n in known]:
             known.setdefault(f"o{name}", known[name].offset)
             known[name] = known[name].buffer
-        free = tuple(n for n in names if n not in known and not (n[0] == "o" and n[1:] in names))
-        values = tuple(_value(n, names, known) for n in names)
-        parameters = ", ".join(free)
-        arguments = "".join(f"known[{n!r}], " if v is None else f"{v}, " for n, v in zip(names, values, strict=True))
-        everything = _gatherer(parameters, arguments)(known)
-        kernel, queue = self.kernel, self.queue
+        known |= {f"o{n}": 0 for n in new if f"o{n}" in names}
+        values = tuple(_value(n, names, known, new) for n in names)
+        free = [n for n in names if n not in known and n not in new and not (n[0] == "o" and n[1:] in names)]
+        return self._launch(grid, group, values, free, known, new)
 
-        def slow(*given: Any, **named: Any) -> None:
-            opencl.launch(kernel, queue, grid, group, *everything(*given, **named))
+    def _launch(
+        self, grid: Any, group: Any, values: tuple[str | None, ...], free: list[str], known: dict[str, Any], new: New
+    ) -> Launch:
+        """The function behind `bind`: `values` are what stands for the arguments, None for the `known`."""
+        names, kernel, queue = self.signature.names, self.kernel, self.queue
+        arguments = "".join(f"_known[{n!r}], " if v is None else f"{v}, " for n, v in zip(names, values, strict=True))
+        everything = _gatherer(", ".join((*new, *free)), arguments)(known)
+        pool = pool_of(queue)
+        sizes = [(layout.size_of(s) * t.itemsize, s, layout.contiguous_strides(s), t) for s, t in new.values()]
+
+        def slow(*given: Any, **named: Any) -> Any:
+            made = tuple([Tensor(pool.buffer(n), shape, strides, 0, t, queue) for n, shape, strides, t in sizes])
+            opencl.launch(kernel, queue, grid, group, *everything(*made, *given, **named))
+            return made if len(made) > 1 else made[0] if made else None
 
         sender = kernel.sender
         if sender is None:
             return slow
         head = native.geometry(grid, group) + struct.pack("=QQ", sender.address, queue.int_ptr)
         pieces, packed = _pieces(sender, values, names, known)
-        make = _factory(parameters, packed, len(pieces))
-        launch: Launch = make(slow, opencl.hooks, process, head, pieces, sender.launch)
+        make = _factory(", ".join(free), packed, len(pieces), tuple(new))
+        launch: Launch = make(slow, opencl, process, head, pieces, sender.launch, pool, queue, sizes)
         return launch
 
 
@@ -89,13 +115,13 @@ def program(queue: Any, source: str, name: str, options: tuple[str, ...] = (), e
     return Program(queue, get_kernel(queue, source, name, found.types, options, edit), found)
 
 
-def _value(name: str, names: Sequence[str], known: Mapping[str, Any]) -> str | None:
+def _value(name: str, names: Sequence[str], known: Mapping[str, Any], new: New) -> str | None:
     """What a launch puts in the place of an argument, as Python; None for what is known before."""
     if name in known:
         return None
     if name[0] == "o" and name[1:] in names:
         return f"{name[1:]}.offset"
-    return f"{name}.buffer" if f"o{name}" in names else name
+    return f"{name}.buffer" if name in new or f"o{name}" in names else name
 
 
 def _pieces(
@@ -113,11 +139,11 @@ def _pieces(
         if values[first] is None:
             given = [known[names[i]] for i in run]
             pieces.append(packer(*[g.int_ptr if m else g for g, m in zip(given, memory)]))
-            parts.append(f"p{len(pieces) - 1}")
+            parts.append(f"_p{len(pieces) - 1}")
         else:
             pieces.append(packer)
             inside = ", ".join(f"{values[i]}.int_ptr" if m else str(values[i]) for i, m in zip(run, memory))
-            parts.append(f"p{len(pieces) - 1}({inside})")
+            parts.append(f"_p{len(pieces) - 1}({inside})")
         first = last
     return pieces, " + ".join(parts) or 'b""'
 
@@ -126,14 +152,19 @@ def _pieces(
 def _gatherer(parameters: str, values: str) -> Callable[..., Callable[..., tuple[Any, ...]]]:
     """A maker of functions from the free arguments to all arguments in the kernel's order."""
     space: dict[str, Any] = {}
-    exec(f"def make(known):\n    return lambda {parameters}: ({values})", space)
+    exec(f"def make(_known):\n    return lambda {parameters}: ({values})", space)
     return space["make"]  # type: ignore[no-any-return]
 
 
 @cache
-def _factory(parameters: str, packed: str, count: int) -> Callable[..., Launch]:
-    """`make` of _TEXT, written out for these parameters."""
-    pieces = f"[{', '.join(f'p{i}' for i in range(count))}]"
-    space: dict[str, Any] = {"StructError": struct.error}
-    exec(_TEXT.format(pieces=pieces, parameters=parameters, packed=packed), space)
+def _factory(parameters: str, packed: str, count: int, new: tuple[str, ...]) -> Callable[..., Launch]:
+    """`make` of _TEXT, written out for these parameters and new tensors."""
+    made = [f"{y} = Tensor(_pool.buffer(_n{k}), _s{k}, _t{k}, 0, _d{k}, _queue)" for k, y in enumerate(new)]
+    text = _TEXT.format(
+        pieces=f"[{', '.join(f'_p{i}' for i in range(count))}]", parameters=parameters, packed=packed,
+        sizes=f"[{', '.join(f'(_n{k}, _s{k}, _t{k}, _d{k})' for k in range(len(new)))}]", new="; ".join(made) or "pass",
+        results=", ".join(new) or "None",
+    )  # fmt: skip
+    space: dict[str, Any] = {"StructError": struct.error, "Tensor": Tensor}
+    exec(text, space)
     return space["make"]  # type: ignore[no-any-return]

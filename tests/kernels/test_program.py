@@ -5,6 +5,7 @@ import pytest
 
 from netcl.core import live
 from netcl.core.backend import opencl
+from netcl.core.dtypes import FLOAT32, INT32
 from netcl.core.errors import BuildError
 from netcl.core.tensor import Tensor
 from netcl.kernels.program import program
@@ -88,3 +89,39 @@ def test_wrong_arguments_are_named(cl_queue):
     launch = made.bind((1,), None, D={"n": 0, "step": 1, "from": (0, 0), "bias": 0.0})
     with pytest.raises(TypeError, match="scale"):
         launch(Y=None, X=None)
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "through pyopencl"])
+@pytest.mark.parametrize("hooked", [True, False], ids=["hooked", "flat"])
+def test_a_launch_makes_its_results(cl_queue, native, hooked, monkeypatch):
+    if not native:
+        monkeypatch.setattr("netcl.core.backend.native.sender", lambda handle, types: None)
+    if hooked:
+        monkeypatch.setattr(opencl, "hooks", [lambda *told: None])
+    text = f"""
+    __kernel void split(__global float* Y, __global const float* X, __global int* I, long oX, long oI, float scale) {{
+        const long i = get_global_id(0);
+        Y[i] = X[oX + i] * scale;
+        I[oI + i] = i;
+    }} // {native} {hooked}
+    """
+    made = program(cl_queue, text, "split")
+    launch = made.bind((3,), None, new={"Y": ((3,), FLOAT32), "I": ((1, 3), INT32)})
+    x = Tensor.from_host(cl_queue, np.arange(5, dtype=np.float32))
+    first, second = launch(X=x[1:], scale=2.0), launch(X=x[2:], scale=1e300)
+    np.testing.assert_array_equal(first[0].to_host(), [2, 4, 6])
+    np.testing.assert_array_equal(second[0].to_host(), [np.inf] * 3)
+    assert first[1].shape == (1, 3) and first[1].dtype == INT32
+    np.testing.assert_array_equal(first[1].to_host(), [[0, 1, 2]])
+    one = made.bind((3,), None, new={"Y": ((3,), FLOAT32)}, I=first[1], scale=-1.0)
+    np.testing.assert_array_equal(one(X=x).to_host(), [0, -1, -2])
+
+
+def test_arguments_may_have_any_name(cl_queue):
+    text = """
+    __kernel void named(__global int* pool, int slow, int hooks, int process, int head, int known, int pieces, int p0) {
+        *pool = slow + hooks + process + head + known + pieces + p0;
+    }
+    """
+    launch = program(cl_queue, text, "named").bind((1,), None, new={"pool": ((1,), INT32)}, head=1, p0=2)
+    assert launch(slow=4, hooks=8, process=16, known=32, pieces=64).to_host() == [127]
