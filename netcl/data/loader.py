@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from netcl.core.arguments import flag, whole
-from netcl.core.errors import CheckpointError, DataError, DTypeError, add_note
+from netcl.core.device import manager
+from netcl.core.errors import CheckpointError, DataError, DeviceError, DTypeError, add_note
+from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.data.dataset import alike, gather
 from netcl.data.feed import Feed
@@ -63,7 +65,8 @@ class DataLoader:
     Memory on both sides is used again: hold on to as many batches as you need, each then takes memory of its own. CPU
     devices and GPUs that share memory with the host gain nothing by a second queue; for them the queue itself copies.
 
-    Args: pin_memory: accepted for compatibility; staging memory is chosen by the device.
+    Args: device_queue: a queue, a device's handle or its name ("auto", "cpu", "gpu:1").
+        pin_memory: accepted for compatibility; staging memory is chosen by the device.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class DataLoader:
         if sampler is not None and self.shuffle:
             raise ValueError(f"{where}: expected either a sampler or shuffle=True, got both; shuffle in the sampler.")
         self.seed = secrets.randbits(32) if seed is None else whole(where, "seed", seed)
-        self.device_queue = device_queue
+        self.device_queue = None if device_queue is None else _queue(device_queue)
         self.epoch = 0
         self._pass: _Pass | None = None  # the one begun last
         self._resume: dict[str, Any] = {}  # what is left of a saved pass: position, and the order where it was saved
@@ -279,6 +282,16 @@ class DataLoader:
         if self.feed is None or self.feed.queue is not self.device_queue:
             self.feed = Feed(self.device_queue, max(1, self.num_workers * self.prefetch))
         return self.feed
+
+
+def _queue(given: Any) -> Any:
+    """The queue itself, or that of a handle or of a device's name."""
+    if isinstance(given, CPUQueue) or hasattr(given, "finish"):
+        return given
+    try:
+        return manager.default(given).queue
+    except DeviceError as error:
+        raise DeviceError(f"DataLoader: device_queue: {str(error).partition(': ')[2]}") from None
 
 
 def _unfinished(error: BaseException, where: str) -> DataError:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from netcl.core.errors import IndexOutOfRange, ShapeError
+from netcl.core.device import manager
+from netcl.core.errors import DeviceError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset, datasets, random_split
 
@@ -161,6 +162,19 @@ def test_batches_can_be_sent_to_a_device(queue):
     assert isinstance(x, Tensor) and x.queue is queue
     np.testing.assert_array_equal(x.to_host(), np.eye(4)[:2])
     assert y.to_host().tolist() == [0, 1]
+
+
+def test_a_device_is_named_by_its_queue_its_handle_or_its_name(queue, cpu_queue):
+    data = TensorDataset(np.arange(4))
+    handle = next(h for h in manager.handles if h.queue == queue) if queue is not cpu_queue else manager.default("cpu")
+    for given in (queue, handle):
+        assert next(iter(DataLoader(data, 2, device_queue=given))).queue is handle.queue
+    for name in ("auto", "cpu"):
+        x = next(iter(DataLoader(data, 2, device_queue=name)))
+        assert x.queue is manager.default(name).queue and x.to_host().tolist() == [0, 1]
+    for wrong in ("toaster", 3.5, [], object(), True, data):
+        with pytest.raises(DeviceError, match=r"DataLoader: device_queue: expected .*, got "):
+            DataLoader(data, device_queue=wrong)
 
 
 @pytest.mark.parametrize(
