@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import process
+from netcl.core import host_memory, process
 from netcl.core.errors import OutOfMemoryError, ShapeError
 from netcl.core.queue import CPUQueue, state_of
 
@@ -31,6 +31,60 @@ substitute: Callable[[BufferPool], BufferPool] | None = None  # a recording's ow
 Buffer = Any  # a pyopencl memory object, pooled or plain
 
 
+def _refuse(pool: BufferPool) -> BufferPool:
+    """The substitute in a forked process: new memory would wait for the driver for ever."""
+    if pool.context is not None:
+        process.check()
+    return pool
+
+
+def _after_fork() -> None:
+    global substitute
+    substitute = _refuse
+
+
+process.on_fork.append(_after_fork)
+
+
+class _Full(Exception):
+    """New memory would exceed what the device, or the host behind it, has; nothing was touched."""
+
+
+class _Budget:
+    """What all pools of one device may make. Drivers for CPUs promise more memory than there is, so it is counted here.
+
+    A look costs a hundred microseconds on CPU devices, so there is one per quarter of what was found, not per block.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self.total, self.on_host = device.global_mem_size, bool(device.type & cl.device_type.CPU)
+        self.pools: weakref.WeakSet[BufferPool] = weakref.WeakSet()
+        self.free = 0  # bytes that may be made without another look
+        self._base = host_memory.resident()  # of the process without device memory
+        self._lock = threading.Lock()
+
+    def look(self) -> host_memory.Room:
+        """What may still be made, and why no more; renews `free`."""
+        with self._lock:
+            made = sum(pool.managed_bytes for pool in list(self.pools))
+            left = host_memory.Room(max(0, self.total - made), f"device total {self.total:,}")
+            self.free = left.nbytes
+            if self.on_host:
+                resident = host_memory.resident()
+                self._base = min(self._base, resident)
+                host = host_memory.room(max(0, made - (resident - self._base)))
+                self.free = min(left.nbytes, host.nbytes // 4)
+                left = min(left, host)
+            return left
+
+
+_budgets: dict[int, _Budget] = {}  # by the address of the device
+
+
+def _budget_of(device: Any) -> _Budget:
+    return _budgets.get(device.int_ptr) or _budgets.setdefault(device.int_ptr, _Budget(device))
+
+
 class _Maker:
     """Makes device memory by a queue of its own, one block at a time, so that what it sends never has to wait.
 
@@ -41,15 +95,29 @@ class _Maker:
     def __init__(self, context: Any, device: Any) -> None:
         self.queue, self.lock = cl.CommandQueue(context, device), threading.Lock()
         self.allocator = ImmediateAllocator(self.queue)
+        self.budget = _budget_of(device)
 
     def allocate(self, pool: Any, nbytes: int) -> Buffer:
-        """A block of `pool`, which is on the device by then."""
+        """A block of `pool`, which is on the device by then. Raises _Full, or what the driver raises."""
+        budget = self.budget
         with self.lock:
+            fits = nbytes <= budget.free or self._fits(pool, nbytes)
             before = pool.managed_bytes
             block = pool.allocate(nbytes)
-            if pool.managed_bytes != before:
+            made = pool.managed_bytes - before
+            if made:
+                if not fits:  # no idle block of this size either; the new one is given back untouched
+                    del block
+                    raise _Full
+                budget.free -= made
                 self.queue.finish()
             return block
+
+    def _fits(self, pool: Any, nbytes: int) -> bool:
+        """Whether there is room for a new block. Raises _Full where no idle block could be as large."""
+        if nbytes > self.budget.total:
+            raise _Full
+        return pool.alloc_size(pool.bin_number(nbytes)) <= self.budget.look().nbytes  # type: ignore[no-any-return]
 
 
 def _maker_of(queue: Any) -> _Maker:
@@ -131,13 +199,16 @@ class BufferPool:
     context: Any
     queue: Any
     device: Any
+    idle_is_free = True  # whether nobody needs what idle blocks hold
     _pool: Any
     _make: Callable[[int], Buffer]
+    _budget: _Budget
 
     def __init__(self, queue: Any, max_cached_bytes: int | None = None) -> None:
         """Args: queue: a queue or a context. max_cached_bytes: most idle bytes to keep (no limit when None)."""
         self._max_cached = max_cached_bytes
         self._requests = self._freed = 0
+        self._rounding = 0.0  # bytes that blocks are larger than asked for, per byte in use
         if isinstance(queue, CPUQueue):
             self.context, self.queue, self.device, self._pool, self._limit = None, queue, None, _HostMemory(), 1 << 62
             self._make = self._pool.allocate
@@ -149,8 +220,12 @@ class BufferPool:
         self.device = self.context.devices[0] if self.queue is None else queue.device
         maker = _Maker(self.context, self.device) if self.queue is None else _maker_of(queue)
         self._pool = MemoryPool(maker.allocator)
-        self._make = partial(maker.allocate, self._pool)
+        self._make = make = partial(maker.allocate, self._pool)
+        if max_cached_bytes is not None:
+            self._make = partial(self._capped, make)
         self._limit = self.device.max_mem_alloc_size
+        self._budget = maker.budget
+        self._budget.pools.add(self)
 
     def buffer(self, nbytes: int) -> Buffer:
         """A block of at least `nbytes` (never none), returned to the pool when the object is dropped."""
@@ -159,27 +234,41 @@ class BufferPool:
         self._requests += 1
         try:
             return self._make(nbytes or 4)
-        except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as error:
+        except (cl.Error, _Full) as error:
             return self._retry(nbytes, error)
 
+    def _capped(self, make: Callable[[int], Buffer], nbytes: int) -> Buffer:
+        block = make(nbytes)
+        self.trim()
+        return block
+
     def _retry(self, nbytes: int, error: Exception) -> Buffer:
-        """Free what is idle and try once more before giving up with figures."""
+        """Free what is idle on the device and try once more before giving up with figures."""
         if nbytes <= self._limit:
-            self.free_held()
+            for pool in list(self._budget.pools):
+                if pool is self or pool.idle_is_free:
+                    pool.free_held()
             try:
                 return self._make(nbytes)
-            except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as again:
+            except (cl.Error, _Full) as again:
                 error = again
-        raise self._exhausted(nbytes) from error
+                self._pool.free_held()  # a block that there was no room for
+        raise self._exhausted(nbytes) from (None if isinstance(error, _Full) else error)
 
     def _exhausted(self, nbytes: int) -> OutOfMemoryError:
-        stats, gib = self.stats, f"{nbytes:,} bytes"
+        stats, name = self.stats, self.device.name.strip()
         fix = "split the tensor" if nbytes > self._limit else "use a smaller batch, or drop tensors you no longer need"
+        reason, total = self._budget.look().limit, f"device total {self._budget.total:,}"
         return OutOfMemoryError(
-            f"{self.device.name.strip()}: expected room for {gib}, got none: in use {stats.active_bytes:,}, "
-            f"cached {stats.cached_bytes:,}, largest single buffer {self._limit:,}, "
-            f"device total {self.device.global_mem_size:,}; {fix}."
+            f"{name}: expected room for {nbytes:,} bytes, got none: in use {stats.active_bytes:,}, "
+            f"cached {stats.cached_bytes:,}, largest single buffer {self._limit:,}, {total}"
+            f"{'' if reason == total else f'; {reason}'}; {fix}."
         )
+
+    @property
+    def managed_bytes(self) -> int:
+        """Bytes in use and idle."""
+        return self._pool.managed_bytes  # type: ignore[no-any-return]
 
     def allocate(self, nbytes: int) -> BufferHandle:
         """A handle on a block of at least `nbytes`. Raises ShapeError for negative sizes, OutOfMemoryError."""
@@ -194,12 +283,20 @@ class BufferPool:
         self.trim()
 
     def trim(self) -> None:
-        """Free the idle blocks when they hold more than `max_cached_bytes`."""
-        if self._max_cached is not None and self.stats.cached_bytes > self._max_cached:
+        """Free the idle blocks when they hold more than `max_cached_bytes`: at each request, release and host read."""
+        if self._max_cached is None:
+            return
+        active = self._pool.active_bytes
+        idle = self._pool.managed_bytes - active * (1 + self._rounding)
+        if idle > self._max_cached and self._pool.held_blocks:
             self.free_held()
+            active = self._pool.active_bytes
+            self._rounding = (self._pool.managed_bytes - active) / max(active, 1)
 
     def free_held(self) -> None:
         """Return every idle block to the driver, once the queue no longer needs them."""
+        if self.context is not None:
+            process.check()
         if self.queue is not None:
             self.queue.finish()
         self._freed += self._pool.held_blocks
@@ -242,6 +339,7 @@ class PinnedBufferPool:
 
     def allocate(self, nbytes: int) -> BufferHandle:
         """A mapped block of at least `nbytes`: a kept one of up to twice the size, or a new one of pages or eighths."""
+        process.check()
         step = max(PAGE, 1 << nbytes.bit_length() >> 4)
         bucket = max(-(-nbytes // step), 1) * step
         with self._lock:

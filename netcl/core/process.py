@@ -11,6 +11,7 @@ from netcl.core.errors import DeviceError
 started = False  # whether OpenCL was used in this process
 forked = False  # whether this process is a fork of one that had started OpenCL
 gate: Callable[[Any], Any] | None = None  # when set: gives the queue that a command really goes to, or refuses
+on_fork: list[Callable[[], None]] = []  # called in a fork of a process that had started OpenCL
 
 
 def mark_started() -> None:
@@ -43,6 +44,8 @@ def _after_fork() -> None:
     forked = forked or started
     if forked:
         gate = _refuse
+        for fn in on_fork:
+            fn()
 
 
 if hasattr(os, "register_at_fork"):

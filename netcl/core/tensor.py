@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import layout, versions
+from netcl.core import host_memory, layout, versions
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
@@ -84,8 +84,8 @@ class Tensor:
         if dtype is None and not isinstance(data, (np.ndarray, np.generic)) and array.dtype == FLOAT64:
             dtype = "float32"
         target = storable(as_dtype(array.dtype if dtype is None else dtype), queue)
-        array = array.astype(target, copy=False)
         tensor = _allocate(queue, array.shape, target)
+        array = host_memory.converted("from_host", array, target)
         if isinstance(queue, CPUQueue):
             tensor.array[...] = array
             tensor._tell("write", array)
@@ -200,9 +200,11 @@ class Tensor:
         """The elements as a new NumPy array. Waits for the queue; raises IndexOutOfRange for a bad index met before."""
         if isinstance(self.queue, CPUQueue):
             self._tell("read", None)
-            return self.array.copy()
+            found = host_memory.empty("to_host", self.shape, self.dtype)
+            found[...] = self.array
+            return found
         source = self.contiguous()
-        out = np.empty(self.shape, UINT8 if self.dtype == BOOL else self.dtype)
+        out = host_memory.empty("to_host", self.shape, UINT8 if self.dtype == BOOL else self.dtype)
         opencl.read(self.queue, out, source.buffer, source.offset * self.dtype.itemsize)
         return out.view(BOOL) if self.dtype == BOOL else out
 
@@ -378,7 +380,11 @@ def _is_operand(name: str, x: Any) -> bool:
 def _allocate(queue: Any, shape: Shape, dtype: DType) -> Tensor:
     """An uninitialised tensor; arguments are trusted."""
     size = layout.size_of(shape)
-    buffer = np.empty(size, dtype) if isinstance(queue, CPUQueue) else empty_buffer(queue, size * dtype.itemsize)
+    buffer = (
+        host_memory.empty("Tensor", size, dtype)
+        if isinstance(queue, CPUQueue)
+        else empty_buffer(queue, size * dtype.itemsize)
+    )
     return Tensor(buffer, shape, layout.contiguous_strides(shape), 0, dtype, queue)
 
 

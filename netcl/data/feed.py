@@ -24,7 +24,7 @@ from netcl.core import process
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, as_dtype, transferable
-from netcl.core.errors import DeviceError, OutOfMemoryError
+from netcl.core.errors import OutOfMemoryError
 from netcl.core.layout import contiguous_strides, size_of
 from netcl.core.memory import BufferHandle, BufferPool, PinnedBufferPool, pool_of
 from netcl.core.tensor import Tensor, storable
@@ -96,8 +96,7 @@ class Feed:
             for event in copies:
                 event.wait()
         except cl.Error as error:
-            name = self.queue.device.name.strip()
-            raise DeviceError(f"DataLoader: expected to copy a batch to {name}, got: {error}.") from error
+            raise opencl.failure("DataLoader: copy of a batch to the device", self.queue, error) from error
         for handle in handles:
             handle.release()
 
@@ -174,8 +173,11 @@ class Shipment:
         lent, before = self._feed.lend(host.nbytes)
         hooks = list(opencl.copy_hooks)  # those that are there before and after: another thread may begin or end a
         target = process.target(self._feed.copies)  # profile between, which reads no events of a queue without stamps
-        event = cl.enqueue_copy(target, lent, host, wait_for=before, is_blocking=False)
-        target.flush()
+        try:
+            event = cl.enqueue_copy(target, lent, host, wait_for=before, is_blocking=False)
+            target.flush()
+        except cl.Error as error:
+            raise opencl.failure("DataLoader: copy of a batch to the device", target, error) from error
         self._copies.append(event)
         for hook in [h for h in hooks if h in opencl.copy_hooks]:
             hook("write", self._feed.queue, lent, host, host.nbytes, (0,), event)

@@ -10,9 +10,13 @@ import pytest
 from netcl.core.backend import opencl
 from netcl.core.dtypes import INT32
 from netcl.core.errors import BuildError, DeviceError, IndexOutOfRange
+from netcl.core.memory import BufferPool, PinnedBufferPool
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
+from netcl.ops.create.random import uniform
+from netcl.profiling.kernels import KernelProfiler
 from netcl.runtime.cache import get_kernel
+from netcl.runtime.capture import KernelCapture
 
 FLAG = """
 __kernel void report(__global int* flag, int code, int value, int limit) {
@@ -109,25 +113,58 @@ def test_hooks_see_every_launch(cl_queue):
     assert seen == ["netcl_mul", "netcl_relu"]
 
 
-def _child(connection, queue):
-    try:
-        Tensor.ones(queue, (4,))
-        elementwise.add(Tensor.ones(queue, (4,)), 1).to_host()
-        connection.send("ran")
-    except DeviceError as error:
-        connection.send(str(error))
+def _child(connection, uses):
+    for name, use in uses.items():
+        try:
+            use()
+            connection.send((name, "ran"))
+        except DeviceError as error:
+            connection.send((name, str(error)))
+        except Exception as error:
+            connection.send((name, repr(error)))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_fork_after_start_is_refused_clearly(cl_queue):
-    Tensor.ones(cl_queue, (4,)).to_host()
+def test_a_fork_refuses_whatever_needs_the_device(cl_queue, cpu_queue):
+    """Also where only new memory is needed, which the driver would wait for without end."""
+    x, y = Tensor.ones(cl_queue, (4,)), Tensor.ones(cl_queue, (4, 4))
+    capture = KernelCapture()
+    with capture:
+        elementwise.add(x, 1)
+    pool, pinned = BufferPool(cl_queue), PinnedBufferPool(cl_queue)
+    handle = pool.allocate(100)
+    elementwise.add(x, 1).to_host()
+    uses = {
+        "empty": lambda: Tensor.empty(cl_queue, (1 << 20,)),
+        "zeros": lambda: Tensor.zeros(cl_queue, (4,)),
+        "from_host": lambda: Tensor.from_host(cl_queue, np.ones(4)),
+        "add": lambda: x + 1,
+        "matmul": lambda: y @ y,
+        "copy": x.copy,
+        "contiguous": lambda: y.T.contiguous(),
+        "fill": lambda: x.fill_(2),
+        "to_host": x.to_host,
+        "item": lambda: x[0].item(),
+        "finish": lambda: opencl.finish(cl_queue),
+        "random": lambda: uniform(cl_queue, (4,)),
+        "replay": capture.replay,
+        "pool": lambda: pool.allocate(1 << 20),
+        "free": pool.free_all,
+        "pinned": lambda: pinned.allocate(100),
+        "new pool": lambda: BufferPool(cl_queue),
+        "timed": lambda: KernelProfiler(cl_queue).start() and x.fill_(1),
+    }
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    child = context.Process(target=_child, args=(theirs, cl_queue))
+    uses["NumPy"] = lambda: (Tensor.ones(cpu_queue, (4,)) + 1).sum().item()  # needs no device
+    child = context.Process(target=_child, args=(theirs, uses))
     child.start()
-    assert ours.poll(60), "the child hangs"
-    assert "spawn" in ours.recv()
+    for name in uses:
+        assert ours.poll(60), f"{name}: the child hangs"
+        got, message = ours.recv()
+        assert got == name and (message == "ran" if name == "NumPy" else "'spawn'" in message), (got, message)
     child.join()
+    handle.release()
 
 
 def test_no_signal_handlers_are_replaced():

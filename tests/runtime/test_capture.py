@@ -442,7 +442,7 @@ def test_a_failing_command_is_named(cl_queue, c_library, monkeypatch):
             E.copy(x)
             E.neg(x)
         cap.recording.commands[0].start = (0, 0, 1 << 40)
-        with pytest.raises(DeviceError, match="replay: copy failed with OpenCL error -30"):
+        with pytest.raises(DeviceError, match=r"replay: copy failed on .*: INVALID_VALUE"):
             cap.replay()
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from netcl.core import live
 from netcl.core.dtypes import C_NAME
-from netcl.core.errors import DTypeError
+from netcl.core.errors import DTypeError, OutOfMemoryError
+from netcl.core.host_memory import exhausted
 from netcl.core.layout import contiguous_strides
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
@@ -36,14 +37,23 @@ def compute(fn: Callable[..., Any], *tensors: Tensor, queue: CPUQueue | None = N
     """
     queue = queue or tensors[0].queue
     start = time.perf_counter() if hooks else 0.0
-    with np.errstate(all="ignore"):
-        result = fn(*[t.array for t in tensors], **live.resolve(attrs))
+    try:
+        with np.errstate(all="ignore"):
+            result = fn(*[t.array for t in tensors], **live.resolve(attrs))
+    except MemoryError as error:
+        raise _exhausted(fn, error) from error
     many = isinstance(result, tuple)
     inputs = {id(_owner(t.buffer)) for t in tensors}
     outputs = tuple(_fresh(queue, np.asarray(r), inputs) for r in (result if many else (result,)))
     for hook in hooks:
         hook(fn, outputs, tensors, attrs, False, start)
     return outputs if many else outputs[0]
+
+
+def _exhausted(fn: Callable[..., Any], error: MemoryError) -> OutOfMemoryError:
+    """`error` in our words."""
+    name = getattr(fn, "__name__", type(fn).__name__).strip("_")
+    return error if isinstance(error, OutOfMemoryError) else exhausted("NumPy backend", f"what {name} makes ({error})")
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
@@ -61,8 +71,11 @@ def _fresh(queue: CPUQueue, array: np.ndarray, inputs: set[int]) -> Tensor:
 def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, **attrs: Any) -> None:
     """Run `fn(*target_arrays, *arrays, **attrs)`, whose results (one per target) replace the targets' values."""
     start = time.perf_counter() if hooks else 0.0
-    with np.errstate(all="ignore"):
-        results = fn(*[t.array for t in (*targets, *tensors)], **live.resolve(attrs))
+    try:
+        with np.errstate(all="ignore"):
+            results = fn(*[t.array for t in (*targets, *tensors)], **live.resolve(attrs))
+    except MemoryError as error:
+        raise _exhausted(fn, error) from error
     for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
         target.array[...] = result
     for hook in hooks:

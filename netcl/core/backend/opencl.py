@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from netcl.core import live, process
+from netcl.core import host_memory, live, process
 from netcl.core.backend import native
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import DType, transferable
-from netcl.core.errors import DeviceError, IndexOutOfRange, OutOfMemoryError
+from netcl.core.errors import DeviceError, IndexOutOfRange, NetclError, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
 from netcl.core.queue import QueueState, state_of
 
@@ -93,14 +93,22 @@ def _enqueue(kernel: Kernel, queue: Any, global_size: Any, local_size: Any, args
 
 def _refuse(kernel: Kernel, queue: Any, global_size: Any, local_size: Any, status: int) -> NoReturn:
     """Raise for a launch that the driver refused with `status`."""
+    raise failure(f"{kernel.name}: launch over {global_size} in groups of {local_size}", queue, status)
+
+
+def failure(what: str, queue: Any, error: Exception | int) -> NetclError:
+    """The error for a command that the driver refused: its status, or what pyopencl raised."""
     codes = cl.status_code
-    reason = codes.to_string(status)  # type: ignore[operator]
+    status = error if isinstance(error, int) else int(getattr(error, "code", 0))
+    reason = codes.to_string(status, "OpenCL error %d")  # type: ignore[operator]
+    name = queue.device.name.strip()
     if status in (codes.MEM_OBJECT_ALLOCATION_FAILURE, codes.OUT_OF_RESOURCES, codes.OUT_OF_HOST_MEMORY):
-        raise OutOfMemoryError(f"{kernel.name}: the device ran out of memory at launch ({reason}).")
-    raise DeviceError(
-        f"{kernel.name}: launch over {global_size} in groups of {local_size} failed on "
-        f"{queue.device.name.strip()}: {reason}."
-    )
+        return OutOfMemoryError(
+            f"{what} failed on {name}, which ran out of memory ({reason}); use a smaller batch, or drop tensors you no "
+            "longer need."
+        )
+    lost = "" if reason.startswith("INVALID") else "; the queue may stay unusable: then start a new process"
+    return DeviceError(f"{what} failed on {name}: {reason}{lost}.")
 
 
 def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
@@ -116,11 +124,15 @@ def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
         host = keep.array[: array.nbytes].view(array.dtype).reshape(array.shape)
         host[...] = array
     else:
-        host = keep = np.array(array, order="C")
-    event = cl.enqueue_copy(target, buffer, host, dst_offset=offset, is_blocking=False)
-    with state.lock:
-        state.pending.append((event, keep))
-        _retire(state, len(state.pending) > PENDING_LIMIT)
+        host = keep = host_memory.empty("copy to the device", array.shape, array.dtype)
+        host[...] = array
+    try:
+        event = cl.enqueue_copy(target, buffer, host, dst_offset=offset, is_blocking=False)
+        with state.lock:
+            state.pending.append((event, keep))
+            _retire(state, len(state.pending) > PENDING_LIMIT)
+    except cl.Error as error:
+        raise failure(f"copy of {array.nbytes:,} bytes to the device", queue, error) from error
     for hook in copy_hooks:
         hook("write", queue, buffer, host, array.nbytes, (offset,), event)
 
@@ -147,14 +159,19 @@ def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
     target = process.target(queue)
     state = state_of(queue)
     flag = _read_flag(queue, state) if state.armed else None
-    if array.nbytes >= PINNED_FROM and profile_of(queue).discrete:
-        staged = pinned_pool_of(queue).allocate(array.nbytes)
-        host = staged.array[: array.nbytes].view(array.dtype).reshape(array.shape)
-        event = cl.enqueue_copy(target, host, buffer, src_offset=offset, is_blocking=True)
-        array[...] = host
-        staged.release()
-    else:
-        event = cl.enqueue_copy(target, array, buffer, src_offset=offset, is_blocking=True)
+    try:
+        if array.nbytes >= PINNED_FROM and profile_of(queue).discrete:
+            staged = pinned_pool_of(queue).allocate(array.nbytes)
+            host = staged.array[: array.nbytes].view(array.dtype).reshape(array.shape)
+            event = cl.enqueue_copy(target, host, buffer, src_offset=offset, is_blocking=True)
+            array[...] = host
+            staged.release()
+        else:
+            event = cl.enqueue_copy(target, array, buffer, src_offset=offset, is_blocking=True)
+    except cl.Error as error:
+        raise failure(f"copy of {array.nbytes:,} bytes to the host", queue, error) from error
+    if state.pool is not None:
+        state.pool.trim()
     for hook in copy_hooks:
         hook("read", queue, array, buffer, array.nbytes, (offset,), event)
     if flag is not None:
@@ -166,7 +183,13 @@ def finish(queue: Any) -> None:
     state = state_of(queue)
     if state.armed:
         _raise_flag(queue, state, _read_flag(queue, state))
-    process.target(queue).finish()
+    target = process.target(queue)
+    try:
+        target.finish()
+    except cl.Error as error:
+        raise failure("waiting for the device", queue, error) from error
+    if state.pool is not None:
+        state.pool.trim()
 
 
 def copy_buffer(
@@ -175,9 +198,12 @@ def copy_buffer(
     """Copy `nbytes` between two buffers of one context, without waiting."""
     if nbytes:
         target = process.target(queue)
-        event = cl.enqueue_copy(
-            target, destination, source, byte_count=nbytes, dst_offset=dst_offset, src_offset=src_offset
-        )
+        try:
+            event = cl.enqueue_copy(
+                target, destination, source, byte_count=nbytes, dst_offset=dst_offset, src_offset=src_offset
+            )
+        except cl.Error as error:
+            raise failure(f"copy of {nbytes:,} bytes on the device", queue, error) from error
         for hook in copy_hooks:
             hook("copy", queue, destination, source, nbytes, (dst_offset, src_offset), event)
 
@@ -186,7 +212,10 @@ def fill_buffer(queue: Any, buffer: Any, pattern: Any, nbytes: int, offset: int 
     """Fill `nbytes` with a NumPy scalar, without waiting."""
     if nbytes:
         target = process.target(queue)
-        event = cl.enqueue_fill_buffer(target, buffer, pattern, offset, nbytes)
+        try:
+            event = cl.enqueue_fill_buffer(target, buffer, pattern, offset, nbytes)
+        except cl.Error as error:
+            raise failure(f"fill of {nbytes:,} bytes", queue, error) from error
         for hook in copy_hooks:
             hook("fill", queue, buffer, pattern, nbytes, (offset,), event)
 
@@ -220,7 +249,11 @@ def arm_flag(queue: Any, where: str) -> int:
 
 def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
     flag = np.zeros(FLAG_BYTES // 4, np.int32)
-    cl.enqueue_copy(process.target(queue), flag, state.flag, is_blocking=True)
+    target = process.target(queue)
+    try:
+        cl.enqueue_copy(target, flag, state.flag, is_blocking=True)
+    except cl.Error as error:
+        raise failure("waiting for the device", queue, error) from error
     return flag
 
 

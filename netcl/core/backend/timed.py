@@ -32,6 +32,7 @@ def takes_time(queue: Any) -> bool:
 
 def _twin(queue: Any) -> Any:
     """The queue that the commands of `queue` go to now."""
+    process.check()
     found = _twins.get(queue.int_ptr)
     if found is None:
         with _lock:

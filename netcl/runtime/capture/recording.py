@@ -27,6 +27,8 @@ with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and 
 class RecordingPool(memory.BufferPool):
     """The memory of one recording. Notes what it gave out."""
 
+    idle_is_free = False  # replays write to it
+
     def __init__(self, queue: Any) -> None:
         super().__init__(queue)
         self.owned: dict[int, int] = {}  # bytes asked for, by address

@@ -17,12 +17,12 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from netcl.core import debug
-from netcl.core.backend import native
+from netcl.core.backend import native, opencl
 from netcl.core.backend.native import NAMES, SIZE, P, library
 from netcl.core.errors import DeviceError, NetclError
 from netcl.runtime.cache import cacher
@@ -170,11 +170,14 @@ def build(tier: str, commands: Sequence[Command], queue: Any) -> Callable[[], No
 
 def _python_tier(commands: Sequence[Command], queue: Any) -> None:
     for command in commands:
-        command.send(queue)
+        try:
+            command.send(queue)
+        except cl.Error as error:
+            _fail(command, queue, error)
 
 
-def _fail(command: Command, status: int) -> None:
-    raise DeviceError(f"replay: {command.name} failed with OpenCL error {status}.")
+def _fail(command: Command, queue: Any, error: Exception | int) -> NoReturn:
+    raise opencl.failure(f"replay: {command.name}", queue, error)
 
 
 def _ctypes_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
@@ -197,7 +200,7 @@ def _ctypes_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
         for function, arguments, command, _ in calls:
             status = function(*arguments)
             if status:
-                _fail(command, status)
+                _fail(command, queue, status)
 
     return run
 
@@ -219,7 +222,7 @@ def _c_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
     def run() -> None:
         status = replay(*arguments)
         if status:
-            _fail(kept[failed.value], status)
+            _fail(kept[failed.value], queue, status)
 
     run.kept = (records, driver)  # type: ignore[attr-defined]  # the loop reads them
     return run
