@@ -79,9 +79,10 @@ def as_int(where: str, value: Any, name: str = "", least: int | None = None) -> 
 
 def as_ints(where: str, values: Any, name: str) -> tuple[int, ...]:
     """`values`, the argument `name`, as ints. Raises DTypeError for what is no sequence of whole numbers."""
-    if not hasattr(values, "__iter__"):
-        raise DTypeError(f"{where}: expected {name} as whole numbers (int), got {shown(values)}.")
-    return tuple([as_int(where, n, name) for n in values])
+    try:
+        return tuple([as_index(n) for n in values])
+    except TypeError:
+        raise DTypeError(f"{where}: expected {name} as whole numbers (int), got {shown(values)}.") from None
 
 
 def as_axis(where: str, axis: Any, ndim: int) -> int:
