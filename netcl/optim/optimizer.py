@@ -10,7 +10,7 @@ import numpy as np
 from netcl.core.arguments import number
 from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import DTypeError, GradientError, ShapeError
-from netcl.core.live import each_step, only_while
+from netcl.core.live import each_step, only_while, recording
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion import many as multi
 from netcl.ops import elementwise
@@ -131,7 +131,8 @@ class Optimizer:
         for position, group in enumerate(self.param_groups):
             for slab in self._ready(position, group):
                 self._run(group, slab, gate)
-        only_while(self._unchanged())
+        if recording() is not None:
+            only_while(self._unchanged())
         return loss
 
     def _check_gradients(self, gate: Tensor | None) -> None:
@@ -139,9 +140,9 @@ class Optimizer:
         if gate is not None and not (isinstance(gate, Tensor) and gate.size == 1 and gate.dtype == FLOAT32):
             got = f"{gate.shape} {gate.dtype}" if isinstance(gate, Tensor) else type(gate).__name__
             raise ShapeError(f"{type(self).__name__}: expected gate as one float32 on the device, got {got}.")
-        for p in self.parameters():
+        for p in [p for group in self.param_groups for p in group["params"] if p.grad is not None]:
             grad, value = p.grad, p.value
-            if grad is None or (grad.__class__ is Tensor and grad.shape == value.shape and grad.queue is value.queue):
+            if grad.__class__ is Tensor and grad.shape == value.shape and grad.queue is value.queue:
                 continue
             where = f"{type(self).__name__}: gradient of {p.name or 'a parameter'}"
             same_queue(where, value, grad)
