@@ -43,6 +43,8 @@ def as_dtype(dtype: Any) -> DType:
         return dtype
     if isinstance(dtype, str) and dtype in _ALIASES:
         return _ALIASES[dtype]
+    if dtype is None:  # which NumPy takes for float64
+        raise DTypeError(f"dtype: expected one of {_choices()}, got None.")
     try:
         result: DType = np.dtype(dtype)
     except TypeError as error:

@@ -46,6 +46,11 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return True
 
 
+def repeats(shape: Shape, strides: Shape) -> bool:
+    """Whether several elements lie in one place of memory, as in an expanded tensor."""
+    return any(s == 0 and n > 1 for n, s in zip(shape, strides, strict=True)) and 0 not in shape
+
+
 def as_shape(where: str, shape: Any) -> Shape:
     """`shape` as a tuple of ints: an int, or any sequence of them. Negative lengths are refused."""
     try:

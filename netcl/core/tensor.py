@@ -117,9 +117,8 @@ class Tensor:
 
     def fill_(self, value: Any) -> Tensor:
         """Set every element to `value`, in place. Raises NumberOutOfRange where the dtype cannot hold it."""
-        self._fill(value)
-        versions.wrote(self)
-        return self
+        versions.wrote(self, where="fill_")
+        return self._fill(value)
 
     def _fill(self, value: Any) -> Tensor:
         """`fill_` of memory that nothing has read yet."""

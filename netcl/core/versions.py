@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from netcl.core import live
+from netcl.core import layout, live
+from netcl.core.errors import ShapeError
 
 if TYPE_CHECKING:
     from netcl.core.tensor import Tensor
@@ -30,9 +31,20 @@ def memory_key(buffer: Any) -> int:
     return id(buffer) if isinstance(buffer, np.ndarray) else buffer.int_ptr
 
 
-def wrote(*tensors: Tensor) -> None:
-    """Report that `tensors` were written in place. Kernels of one's own have to be followed by this, too."""
-    wrote_memory([memory_key(t.buffer) for t in tensors])
+def wrote(*tensors: Tensor, where: str = "write") -> None:
+    """Report that `where` is about to write `tensors` in place, or has. A kernel of one's own has to report it, too.
+
+    Raises ShapeError for a tensor with several elements in one place of memory, as `expand` makes them.
+    """
+    keys = []
+    for t in tensors:
+        if 0 in t.strides and layout.repeats(t.shape, t.strides):
+            raise ShapeError(
+                f"{where}: expected elements with memory of their own to write to, got an expanded tensor of shape "
+                f"{t.shape}; write to a copy() of it, or to what was expanded."
+            )
+        keys.append(memory_key(t.buffer))
+    wrote_memory(keys)
 
 
 def wrote_memory(keys: Collection[int]) -> None:

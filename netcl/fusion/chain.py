@@ -74,7 +74,7 @@ def run(
         if t.queue is not queue:
             same_queue(chain.name, *tensors, *(out or ()))
     if out is not None:
-        versions.wrote(*out)
+        versions.wrote(*out, where=title(chain) if chain.lines else "assign")
     if isinstance(queue, CPUQueue):
         return _run_numpy(chain, compute, dtypes, tensors, scalars, out)
     plan = plan_of(queue, chain, compute, dtypes, tensors, out)

@@ -231,7 +231,7 @@ def _apply(
             cell.value = function(**values)
 
     each_step(refresh)
-    versions.wrote(*tensors, *flats)
+    versions.wrote(*tensors, *flats, where=row.name)
     grads = [_gradient(row.name, t, g) for t, g in zip(tensors, gradients)]
     gate = None if gate is None else _checked(row.name, gate)
     if isinstance(tensors[0].queue, CPUQueue):

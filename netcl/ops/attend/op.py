@@ -14,6 +14,7 @@ from netcl.core.backend import cpu
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, UINT8, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.layout import as_int
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.attend.host import (
     numpy_attention,
@@ -130,7 +131,7 @@ def check(
         raise DTypeError(f"{where}: expected a bool key_padding_mask, got {mask.dtype}; compare it with 0 first.")
     if q.backend == "cl" and size > LARGEST:
         raise ShapeError(f"{where}: expected a head size of at most {LARGEST} on OpenCL devices, got {size}.")
-    if window is not None and window < 1:
+    if window is not None and as_int(where, window) < 1:
         raise ShapeError(f"{where}: expected a window of at least 1 key, got {window}.")
     scale = 1 / math.sqrt(max(size, 1)) if scale is None else float(scale)
     reach = min(window or 0, queries + keys)  # kernels keep it in an int

@@ -51,7 +51,7 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from `seed`."""
-        self.seed, self.offset = int(seed) & 0xFFFFFFFFFFFFFFFF, 0
+        self.seed, self.offset = layout.as_int("seed", seed) & 0xFFFFFFFFFFFFFFFF, 0
         return self
 
     def take(self, blocks: int) -> int:
@@ -240,15 +240,16 @@ def randint(
 ) -> Tensor:
     """Whole numbers spread evenly over [low, high); the range is at most 2^32."""
     shape = layout.as_shape("randint", shape)
+    low, high = layout.as_int("randint", low), layout.as_int("randint", high)
     if not 0 < high - low <= 1 << 32:
         raise ValueError(f"randint: expected low < high at most 2^32 apart, got [{low}, {high}).")
     draw = draw_of(generator, layout.size_of(shape))
-    return _generate(queue, INTEGERS, shape, as_dtype(dtype), draw, low=int(low), range=int(high - low))
+    return _generate(queue, INTEGERS, shape, as_dtype(dtype), draw, low=low, range=high - low)
 
 
 def permutation(queue: Any, n: int, generator: Generator | None = None) -> Tensor:
     """0 ... n-1 in random order as int64. Made on the host: the stable order of n Philox words."""
-    if n < 0:
+    if layout.as_int("permutation", n) < 0:
         raise ShapeError(f"permutation: expected a length of at least 0, got {n}.")
     return Tensor.from_host(queue, permutation_of(n, generator))
 

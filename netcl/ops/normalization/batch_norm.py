@@ -65,7 +65,7 @@ def batch_norm(
     run = known(x.queue, key, weight, bias, running_mean, running_var)
     statistics = [t for t in (running_mean, running_var) if t is not None]
     if training and statistics:
-        versions.wrote(*statistics)
+        versions.wrote(*statistics, where="batch_norm")
     if run is None:
         _check_forward(x, weight, bias, statistics, training, activation)
         if x.backend == "cpu":

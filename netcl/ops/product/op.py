@@ -103,7 +103,7 @@ def gemm(
     fit.
     """
     if out is not None:
-        versions.wrote(out)
+        versions.wrote(out, where="gemm")
     key = (
         "gemm", a.shape, a.strides, a.offset & 7, a.dtype.num, b.shape, b.strides, b.offset & 7, b.dtype.num,
         None if out is None else (out.shape, out.strides, out.offset & 7, out.dtype.num),
