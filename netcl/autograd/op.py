@@ -18,7 +18,7 @@ from netcl.autograd.tape import Edge, Record, check_finite
 from netcl.core import versions
 from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
-from netcl.core.errors import DTypeError, GradientError, NetclError, meant
+from netcl.core.errors import DTypeError, GradientError, NetclError, meant, unexpected
 from netcl.core.kernels.primitives import TABLE, Primitive, add_row
 from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor
@@ -104,14 +104,17 @@ def register_row(row: Primitive) -> None:
 
 def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
     """Run the op `name` on nodes, tensors and numbers; record it if some input needs a gradient. Returns Node(s)."""
+    row = TABLE.get(name)
+    if row is not None and len(attrs) != len(row.attrs):
+        raise unexpected(name, attrs, (*row.inputs, *row.attrs))
     if state.tracer is not None:
         return state.tracer.record(name, args, attrs)
     if state.leaves is not None:
         state.leaves += [a for a in args if isinstance(a, Node) and a.tape is None]
     if state.autocast is not None:
         args = state.autocast(name, args)
-    if name in TABLE:
-        return _apply_primitive(TABLE[name], args, attrs)
+    if row is not None:
+        return _apply_primitive(row, args, attrs)
     op = OPS.get(name) or _unknown(name)
     xs = [a.value if isinstance(a, Node) else a for a in args]
     edges = edges_of(args) if state.tape is not None and state.enabled and op.backward is not None else ()
@@ -143,7 +146,7 @@ def _refuse(name: str, xs: Sequence[Any], error: Exception) -> None:
     """Raise DTypeError if `error` came of an operand that is no tensor."""
     if isinstance(error, NetclError):
         return
-    wrong = [x for i, x in enumerate(xs) if not isinstance(x, (Tensor, int, float) if i else Tensor)]
+    wrong = [x for i, x in enumerate(xs) if not isinstance(x, (Tensor, int, float, type(None)) if i else Tensor)]
     if isinstance(error, AttributeError):
         wrong = [x for x in xs if type(x) is type(error.obj) and not isinstance(x, Tensor)]
     if wrong:

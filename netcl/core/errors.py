@@ -61,8 +61,19 @@ class DataError(NetclError, RuntimeError):
 
 def meant(word: str, known: Iterable[str]) -> str:
     """A hint for a message about the unknown `word`: " (did you mean 'x'?)" with the closest of `known`, or nothing."""
-    close = difflib.get_close_matches(word, list(known), 1, 0.7)
+    known = list(known)
+    close = difflib.get_close_matches(word, known, 1, 0.7) or [
+        k for k in known if len(k) > 2 and (k in word or word in k)
+    ]
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def unexpected(where: str, given: Iterable[str], known: Iterable[str]) -> DTypeError:
+    """The error, to be raised, for `given` keywords where a function takes the arguments `known`."""
+    known, given = tuple(known), tuple(given)
+    word = next((w for w in given if w not in known), "")
+    got = f"the keyword {word!r}{meant(word, known)}" if word else f"{', '.join(given) or 'none'} by name"
+    return DTypeError(f"{where}: expected the arguments {', '.join(known)}, got {got}.")
 
 
 def add_note(error: Exception, where: str) -> None:

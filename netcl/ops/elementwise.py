@@ -25,7 +25,7 @@ from netcl.core.dtypes import (
     is_float,
     on_device,
 )  # fmt: skip
-from netcl.core.errors import DTypeError
+from netcl.core.errors import DTypeError, meant, unexpected
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE, Primitive
 from netcl.core.queue import CPUQueue
@@ -57,7 +57,7 @@ def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Sca
     if out is not None or queue is None:
         return _resolved(name, operands, attrs, out)[0]
     if attrs:
-        given = [attrs[a] for a in TABLE[name].attrs]
+        given = _given(name, attrs)
         key += map(type, given)
         numbers += given
     found = queue.netcl_state.plans.get(tuple(key))
@@ -74,9 +74,19 @@ def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Sca
     return result
 
 
+def _given(name: str, attrs: dict[str, Any]) -> list[Any]:
+    """The row's attributes in order. Raises DTypeError unless these are the ones that were given."""
+    row = TABLE.get(name)
+    if row is None:
+        raise DTypeError(f"elementwise.apply: expected the name of a row, got {name!r}{meant(name, TABLE)}.")
+    if len(attrs) != len(row.attrs) or any(a not in attrs for a in row.attrs):
+        raise unexpected(name, attrs, (*row.inputs, *row.attrs))
+    return [attrs[a] for a in row.attrs]
+
+
 def _resolved(name: str, operands: Sequence[Any], attrs: dict[str, Any], out: Tensor | None) -> tuple[Tensor, Any]:
     """`apply` without a kept plan; with the result, on OpenCL, what to keep."""
-    given = [attrs[a] for a in TABLE[name].attrs]
+    given = _given(name, attrs)
     signature = tuple([x.dtype if isinstance(x, Tensor) else promotion.kind(name, x) for x in (*operands, *given)])
     chain, compute, dtype = resolve(name, signature)
     tensors = [x for x in operands if isinstance(x, Tensor)]
@@ -233,7 +243,9 @@ def assign(target: Tensor, source: Tensor) -> Tensor:
 
 
 def _unary(name: str) -> Any:
-    def op(a: Tensor) -> Tensor:
+    def op(a: Tensor, **unknown: Any) -> Tensor:
+        if unknown:
+            raise unexpected(name, unknown, TABLE[name].inputs)
         if type(a) is Tensor:
             found = a.queue.netcl_state.plans.get((name, a.shape, a.strides, a.dtype, a.offset & START))
             if found is not None:
@@ -244,7 +256,9 @@ def _unary(name: str) -> Any:
 
 
 def _binary(name: str) -> Any:
-    def op(a: Operand, b: Operand) -> Tensor:
+    def op(a: Operand, b: Operand, **unknown: Any) -> Tensor:
+        if unknown:
+            raise unexpected(name, unknown, TABLE[name].inputs)
         if (
             type(a) is Tensor and type(b) is Tensor and a.queue is b.queue
         ):  # `apply` in short, for what is most frequent
@@ -283,7 +297,9 @@ swish = silu
 
 
 def _rounding(name: str) -> Any:
-    def op(a: Tensor) -> Tensor:
+    def op(a: Tensor, **unknown: Any) -> Tensor:
+        if unknown:
+            raise unexpected(name, unknown, TABLE[name].inputs)
         return apply(name, a) if is_float(a.dtype) else a
 
     return _document(op, name)
@@ -292,42 +308,54 @@ def _rounding(name: str) -> Any:
 floor, ceil, round, trunc = (_rounding(n) for n in ("floor", "ceil", "round", "trunc"))
 
 
-def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
+def where(condition: Operand, a: Operand, b: Operand, **unknown: Any) -> Tensor:
     """`a` where `condition` is true (not zero), else `b`; all three broadcast."""
+    if unknown:
+        raise unexpected("where", unknown, ("condition", "a", "b"))
     return apply("where", condition, a, b)
 
 
-def pow(a: Operand, b: Operand) -> Tensor:
+def pow(a: Operand, b: Operand, **unknown: Any) -> Tensor:
     """a ** b; the exponent 2 is a product.
 
     Of integers, exponents below 0 give the whole part: 1 and -1 keep to themselves, all else, 0 too, gives 0. As a
     number such an exponent is refused (DTypeError).
     """
+    if unknown:
+        raise unexpected("pow", unknown, ("a", "b"))
     if isinstance(a, Tensor) and not isinstance(b, Tensor) and promotion.is_square(a.dtype, b):
         return apply("square", a)
     return apply("pow", a, b)
 
 
-def clip(a: Tensor, lo: Scalar | None = None, hi: Scalar | None = None) -> Tensor:
+def clip(a: Tensor, lo: Scalar | None = None, hi: Scalar | None = None, **unknown: Any) -> Tensor:
     """min(max(a, lo), hi), so `hi` where the bounds cross; None leaves a side open. NaN stays NaN.
 
     Integers with a float bound become floats; a bound beyond their range limits nothing.
     """
+    if unknown:
+        raise unexpected("clip", unknown, ("a", "lo", "hi"))
     return apply("clip", a, **promotion.open_bounds(a.dtype, lo, hi))
 
 
-def leaky_relu(a: Tensor, slope: float = 0.01) -> Tensor:
+def leaky_relu(a: Tensor, slope: float = 0.01, **unknown: Any) -> Tensor:
     """a where a >= 0, else slope * a."""
+    if unknown:
+        raise unexpected("leaky_relu", unknown, ("a", "slope"))
     return apply("leaky_relu", a, slope=slope)
 
 
-def elu(a: Tensor, alpha: float = 1.0) -> Tensor:
+def elu(a: Tensor, alpha: float = 1.0, **unknown: Any) -> Tensor:
     """a where a > 0, else alpha * (exp(a) - 1)."""
+    if unknown:
+        raise unexpected("elu", unknown, ("a", "alpha"))
     return apply("elu", a, alpha=alpha)
 
 
-def gelu(a: Tensor, approximate: str = "none") -> Tensor:
+def gelu(a: Tensor, approximate: str = "none", **unknown: Any) -> Tensor:
     """a * Phi(a) with the normal distribution's Phi: exact ("none") or by tanh ("tanh"). arXiv:1606.08415."""
+    if unknown:
+        raise unexpected("gelu", unknown, ("a", "approximate"))
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: expected approximate 'none' or 'tanh', got {approximate!r}.")
     return apply("gelu" if approximate == "none" else "gelu_tanh", a)
