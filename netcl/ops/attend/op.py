@@ -131,7 +131,7 @@ def check(
         raise DTypeError(f"{where}: expected a bool key_padding_mask, got {mask.dtype}; compare it with 0 first.")
     if q.backend == "cl" and size > LARGEST:
         raise ShapeError(f"{where}: expected a head size of at most {LARGEST} on OpenCL devices, got {size}.")
-    if window is not None and as_int(where, window) < 1:
+    if window is not None and as_int(where, window, "window") < 1:
         raise ShapeError(f"{where}: expected a window of at least 1 key, got {window}.")
     scale = 1 / math.sqrt(max(size, 1)) if scale is None else float(scale)
     reach = min(window or 0, queries + keys)  # kernels keep it in an int

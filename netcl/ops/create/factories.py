@@ -45,7 +45,7 @@ def linspace(
     queue: Any, start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: Any = "float32"
 ) -> Tensor:
     """`num` numbers spread evenly from `start` to `stop`, which is the last one when `endpoint`."""
-    if layout.as_int("linspace", num) < 0:
+    if layout.as_int("linspace", num, "num") < 0:
         raise ShapeError(f"linspace: expected at least 0 numbers, got {num}.")
     if not is_float(as_dtype(dtype)):
         raise DTypeError(f"linspace: expected a floating dtype, got {as_dtype(dtype)}.")
@@ -84,7 +84,7 @@ def _ramp_source(dtype: DType, acc: DType) -> str:
 
 def eye(queue: Any, n: int, m: int | None = None, k: int = 0, dtype: Any = "float32") -> Tensor:
     """An n x m matrix (m defaults to n) of zeros with ones on diagonal `k`: y[i, i + k] = 1."""
-    out, k = Tensor.zeros(queue, (n, n if m is None else m), dtype), layout.as_int("eye", k)
+    out, k = Tensor.zeros(queue, (n, n if m is None else m), dtype), layout.as_int("eye", k, "k")
     rows, cols = out.shape
     length = min(rows + min(k, 0), cols - max(k, 0))
     if length > 0:
@@ -104,7 +104,7 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
 
 
 def _triangle(where: str, x: Tensor, k: int) -> Tensor:
-    k = layout.as_int(where, k)
+    k = layout.as_int(where, k, "k")
     if x.ndim < 2:
         raise ShapeError(f"{where}: expected matrices (..., rows, cols), got shape {x.shape}.")
     k = layout.as_int(where, k, "k")

@@ -240,7 +240,7 @@ def randint(
 ) -> Tensor:
     """Whole numbers spread evenly over [low, high); the range is at most 2^32."""
     shape = layout.as_shape("randint", shape)
-    low, high = layout.as_int("randint", low), layout.as_int("randint", high)
+    low, high = layout.as_int("randint", low, "low"), layout.as_int("randint", high, "high")
     if not 0 < high - low <= 1 << 32:
         raise ValueError(f"randint: expected low < high at most 2^32 apart, got [{low}, {high}).")
     draw = draw_of(generator, layout.size_of(shape))
@@ -249,7 +249,7 @@ def randint(
 
 def permutation(queue: Any, n: int, generator: Generator | None = None) -> Tensor:
     """0 ... n-1 in random order as int64. Made on the host: the stable order of n Philox words."""
-    if layout.as_int("permutation", n) < 0:
+    if layout.as_int("permutation", n, "n") < 0:
         raise ShapeError(f"permutation: expected a length of at least 0, got {n}.")
     return Tensor.from_host(queue, permutation_of(n, generator))
 

@@ -105,7 +105,7 @@ def _check_groups(where: str, x: Tensor, groups: int, weight: Optional, bias: Op
     compute = check_float(where, x)
     if x.ndim < 2:
         raise ShapeError(f"{where}: expected (N, C, ...), got shape {x.shape}.")
-    if as_int(where, groups) < 1 or x.shape[1] % groups:
+    if as_int(where, groups, "num_groups") < 1 or x.shape[1] % groups:
         raise ShapeError(f"{where}: expected a number of groups that divides {x.shape[1]} channels, got {groups}.")
     check_parameter(where, "weight", weight, x.shape[1:2])
     check_parameter(where, "bias", bias, x.shape[1:2])
