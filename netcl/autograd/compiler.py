@@ -43,6 +43,7 @@ __all__ = [
 
 IDENTITY: Any = object.__hash__
 LIMIT = 256  # programs of one function; those used longest ago are dropped
+LAYOUTS = 1024  # layouts of arguments whose programs are found without looking at each argument
 REASONS = 32  # different reasons for running unfused that are remembered
 PLACES = 256  # names watched for one function
 CONSTANTS = 3  # choices of constants that get kernels of their own; then they become arguments
@@ -92,7 +93,8 @@ class CompiledFunction:
         if self._known and moved(self._known):
             self._look_again()
         enabled = state.enabled
-        key: list[Any] = [state.autocast, state.anomaly, enabled]
+        modes = (state.autocast, state.anomaly, enabled)
+        key: list[Any] = [modes]
         tensors: list[Tensor] = []
         wanted = False
         for a in args:
@@ -106,41 +108,55 @@ class CompiledFunction:
             key += (kind, v.shape, v.strides, v.dtype, v.offset & START)
             tensors.append(v)
         else:
-            if tensors and not kwargs and not (wanted and enabled and state.tape is not None):
-                return self._short(args, key, tensors)
-        return self._call(args, kwargs)
+            if tensors and not kwargs:
+                return self._short(args, key, tensors, wanted and enabled and state.tape is not None)
+        return self._call(args, kwargs, modes)
 
-    def _short(self, args: Any, key: list[Any], tensors: list[Tensor]) -> Any:
-        """A call with nothing but tensors and without gradients: where one map is all there is, its kept launch."""
+    def _short(self, args: Any, key: list[Any], tensors: list[Tensor], recorded: bool) -> Any:
+        """A call with nothing but tensors: without gradients, where one map is all there is, its kept launch."""
         queue = tensors[0].queue
         key.append(id(state_of(queue).plans))
         short = tuple(key)
         found = self._launches.get(short, False)
         if found is None:
-            return self._call(args, {})
+            return self._call(args, {}, key[0])
         if found is False or found[1].snapshot.checked != changes.version:
-            result = self._call(args, {})
+            result = self._call(args, {}, key[0])
             self._keep(short, args, tensors)
             return result
+        launch, variant, entry = found
         for t in tensors:
             if t.queue is not queue:
-                return self._call(args, {})
-        launch, _, entry = found
+                launch = None
+        if launch is None or recorded:
+            self._calls = entry.used = self._calls + 1
+            try:
+                return variant.program.run(args, ())
+            except Outdated:
+                self._others += 1
+                entry.drop(variant)
+                del self._launches[short]
+                return self._call(args, {}, key[0])
         self._calls = entry.used = self._calls + 1
         return Node(launch.run(*tensors, *launch.numbers)[0], False, launch.name)
 
     def _keep(self, short: Any, args: Any, tensors: list[Tensor]) -> None:
-        """Keep the launch of a call that just ran, or that it has no single one."""
-        key: list[Any] = [state.autocast, state.anomaly, state.enabled]
+        """Keep by its layouts what a call that just ran has used."""
+        key: list[Any] = [short[0]]
         for a in args:
             _collect(a, key, [], [])
         entry = self._entries.get((*key, short[-1]))
         variant = None if entry is None else entry.current
-        launch = None if variant is None or variant.program is None else variant.program.launch(tensors)
-        self._launches[short] = None if launch is None or state.anomaly else (launch, variant, entry)
+        if len(self._launches) > LAYOUTS:
+            self._launches.clear()
+        if variant is None or variant.program is None:
+            self._launches[short] = None
+            return
+        launch = None if state.anomaly else variant.program.launch(tensors)
+        self._launches[short] = launch, variant, entry
 
-    def _call(self, args: Any, kwargs: Any) -> Any:
-        key: list[Any] = [state.autocast, state.anomaly, state.enabled]
+    def _call(self, args: Any, kwargs: Any, modes: Any) -> Any:
+        key: list[Any] = [modes]
         leaves: list[Any] = []
         floats: list[float] = []
         try:
@@ -193,8 +209,8 @@ class CompiledFunction:
         made = self._traced(args, kwargs, leaves, floats)
         entry.add(made, self._calls)
         self._entries[key] = entry
-        if evict(self._entries, LIMIT):
-            self._launches.clear()
+        evict(self._entries, LIMIT)
+        self._launches.clear()
         if made.program is None:
             try:
                 return self._unfused(made.reason, args, kwargs)
@@ -210,7 +226,7 @@ class CompiledFunction:
         tape = state.tape
         length = 0 if tape is None else len(tape.records)
         with unrecorded():
-            written = [(t, t.copy()) for t in program.written()]
+            written = [(t, t.copy()) for t in program.written(leaves)]
         try:
             return program.run(leaves, floats)
         except OutOfMemoryError:
@@ -314,7 +330,7 @@ class CompiledFunction:
     def cache_clear(self) -> None:
         """Forget every program of this function, for example after what it cannot notice changed."""
         self._entries: dict[Any, Entry] = {}
-        self._launches: dict[Any, Any] = {}  # by layout too: (launch, variant, entry), or None where it is not only one
+        self._launches: dict[Any, Any] = {}  # by layout: (its only launch, variant, entry), None if unfused
         self._calls = self._others = self._misses = self._unfused_calls = 0
         self._places, self._known = {}, ()
         self.reasons: list[str] = []

@@ -1,6 +1,6 @@
 """Patterns of training code with a fused plan: a matcher says whether a call fits, a planner builds what runs instead.
 
-`TrainingGraphCompiler()` is the process-wide registry; patterns registered later are asked first. Shipped: the
+`TrainingGraphCompiler()` is the process-wide registry; a call asks the patterns of its own kind, in order. Shipped: the
 detection loss (weighted cross-entropy plus smooth L1), softmax cross-entropy with label smoothing, normalisation plus
 activation, and the optimizer step of many tensors.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from netcl.autograd.compiler import CompiledFunction, jit_compile
 from netcl.autograd.functional import cross_entropy, mean
 from netcl.autograd.functional import elementwise as ag
+from netcl.autograd.jit import shapes
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, register_op
 from netcl.core import layout
@@ -43,13 +44,20 @@ __all__ = [
 ]  # fmt: skip
 
 
+SHIPPED = ("weighted_bce_smooth_l1_loss", "softmax_cross_entropy", "norm_activation", "optimizer_step")
+
+
 @dataclass(frozen=True)
 class TrainingPattern:
-    """`matcher(*call)` says whether a call fits, `planner(*call)` returns the plan for it."""
+    """`matcher(*call)` says whether a call fits, `planner(*call)` returns the plan for it.
+
+    `kind` is the operation that the plan is for, the first argument of the calls that ask for it: by default the name.
+    """
 
     name: str
     matcher: Callable[..., bool]
     planner: Callable[..., object]
+    kind: str = ""
 
 
 class TrainingGraphCompiler:
@@ -65,10 +73,12 @@ class TrainingGraphCompiler:
         return cls._instance
 
     def register(self, pattern: TrainingPattern) -> None:
-        """Add a pattern; one of the same name is replaced. Raises NetclError for what is no TrainingPattern."""
+        """Add a pattern; one of the same name is replaced, in its place. Raises NetclError for anything else."""
         if not isinstance(pattern, TrainingPattern):
             raise NetclError(f"register: expected a TrainingPattern, got {type(pattern).__name__}.")
-        self._patterns = [p for p in self._patterns if p.name != pattern.name] + [pattern]
+        if all(p.name != pattern.name for p in self._patterns):
+            self._patterns = [*self._patterns, pattern]
+        self._patterns = [pattern if p.name == pattern.name else p for p in self._patterns]
 
     @property
     def patterns(self) -> tuple[TrainingPattern, ...]:
@@ -76,8 +86,17 @@ class TrainingGraphCompiler:
         return tuple(self._patterns)
 
     def match(self, *call: Any, **attrs: Any) -> TrainingPattern | None:
-        """The pattern that fits a call, the one registered last first; None when none does."""
-        return next((p for p in reversed(self._patterns) if _fits(p.matcher, call, attrs)), None)
+        """The pattern that fits a call, asked in the order of registration; None when none does.
+
+        Asked are those of the call's kind, which its first argument names, and where there are none of it all those
+        that are of no shipped kind.
+        """
+        known = {p.kind or p.name for p in self._patterns}
+        if call and call[0] in known:
+            asked = [p for p in self._patterns if (p.kind or p.name) == call[0]]
+        else:
+            asked = [p for p in self._patterns if (p.kind or p.name) not in SHIPPED]
+        return next((p for p in asked if _fits(p.matcher, call, attrs)), None)
 
     def plan(self, *call: Any, **attrs: Any) -> Any:
         """The plan for a call. Raises NetclError when no pattern fits it."""
@@ -220,6 +239,7 @@ def _detection_backward(
 
 
 register_op("weighted_bce_smooth_l1_loss", _detection_forward, _detection_backward, saves=(0, 1, 2, 3))
+shapes.rule("weighted_bce_smooth_l1_loss")(lambda *_, **__: ((1,), FLOAT32))
 
 
 def fused_weighted_bce_smooth_l1_loss(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,14 @@ if TYPE_CHECKING:
 
 
 class Plans(dict[Any, Any]):
-    """Prepared launches by key; all are dropped when there are too many, so that ever new shapes fill no memory."""
+    """Prepared launches by key; when there are too many the older half goes, so that ever new shapes fill no memory."""
 
     LIMIT = 4096
 
     def __setitem__(self, key: Any, plan: Any) -> None:
         if len(self) >= self.LIMIT and key not in self:
-            self.clear()
+            for old in list(itertools.islice(self, self.LIMIT // 2)):
+                self.pop(old, None)  # another thread may have dropped it
         super().__setitem__(key, plan)
 
 

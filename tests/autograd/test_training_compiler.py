@@ -145,6 +145,36 @@ def test_the_registry_is_one_and_takes_user_patterns():
         pattern.name = "other"
 
 
+def test_a_pattern_that_fits_everything_is_asked_for_its_own_kind_alone(queue):
+    compiler, before = ag.TrainingGraphCompiler(), ag.TrainingGraphCompiler()._patterns
+    arrays = inputs(7, 9)
+    tensors = [Tensor.from_host(queue, a) for a in arrays]
+    wanted = reference(*arrays)[0]
+    try:
+        compiler.register(TrainingPattern("greedy", lambda *call, **_: True, lambda *call, **_: "greedy"))
+        compiler.register(TrainingPattern("late", lambda *call, **_: True, lambda *call, **_: "late", kind="greedy"))
+        loss = fused_weighted_bce_smooth_l1_loss(*tensors)
+        np.testing.assert_allclose(loss.value.item(), wanted, rtol=1e-5)
+        fused_softmax_cross_entropy(tensors[0], Tensor.zeros(queue, (7,), "int32"))
+        fused_norm_activation(tensors[0], Tensor.ones(queue, (9,)))
+        with pytest.raises(NetclError, match="pattern fits"):
+            fused_norm_activation(tensors[0], Tensor.ones(queue, (9,)), norm="batch")
+        assert compiler.plan("greedy") == "greedy"  # the first registered of its kind
+        assert compiler.plan("something else", 3) == "greedy"
+        compiler.register(TrainingPattern("greedy", lambda *call: False, lambda *call: "greedy"))
+        assert compiler.plan("greedy") == "late"
+    finally:
+        compiler._patterns = before
+
+
+def test_the_detection_loss_is_traced(queue):
+    arrays = inputs(7, 9)
+    tensors = [ag.tensor(Tensor.from_host(queue, a)) for a in arrays]
+    fn = ag.jit_compile(lambda *call: fused_weighted_bce_smooth_l1_loss(*call) * 2.0)
+    np.testing.assert_allclose(fn(*tensors).value.item(), 2 * reference(*arrays)[0], rtol=1e-5)
+    assert fn.cache_info().unfused == 0
+
+
 def test_softmax_cross_entropy_with_label_smoothing(queue):
     z, labels = RNG.normal(size=(9, 5)).astype(np.float32), RNG.integers(0, 5, 9).astype(np.int32)
     leaf = ag.tensor(Tensor.from_host(queue, z), requires_grad=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op
-from netcl.core.tensor import Tensor
 
 __all__ = ["batch_norm", "group_norm", "layer_norm", "rms_norm"]
 
@@ -42,8 +41,8 @@ def batch_norm(
     x: Value,
     weight: Value | None = None,
     bias: Value | None = None,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
+    running_mean: Value | None = None,
+    running_var: Value | None = None,
     training: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
@@ -54,6 +53,7 @@ def batch_norm(
     In training the running statistics, when given, move in place; the variance kept is the unbiased one.
     activation="relu" is applied in the same kernel.
     """
-    statistics = {"running_mean": running_mean, "running_var": running_var}
+    found = {"running_mean": running_mean, "running_var": running_var}
+    statistics = {name: x.value if isinstance(x, Node) else x for name, x in found.items()}
     settings = {"training": training, "momentum": momentum, "eps": eps, "activation": activation}
     return apply_op("batch_norm", x, *_given(weight, bias), **statistics, **settings)  # type: ignore[no-any-return]

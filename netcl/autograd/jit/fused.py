@@ -20,6 +20,7 @@ from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import BuildError
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
+from netcl.core.queue import Plans
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import run
 from netcl.fusion.fold import fold_chain, fold_chains
@@ -362,7 +363,7 @@ def resolve(numbers: Sequence[Any], floats: Sequence[float]) -> list[Any]:
     return [n.compute(floats[n.index]) if type(n) is Scalar else n for n in numbers] if numbers else []
 
 
-_eager: dict[Any, FusedStep] = {}
+_eager = Plans()  # steps of primitives outside the JIT
 
 
 class EagerPrimitive(NamedTuple):
@@ -386,19 +387,21 @@ class EagerPrimitive(NamedTuple):
 
 def eager_step(name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> EagerPrimitive:
     """The step that computes primitive `name` for operands (tensors and numbers) of these shapes and dtypes."""
-    facts = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else x for x in operands)
+    facts = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else (type(x), x) for x in operands)
     primitive = shapes.PRIMITIVES[name]
-    key = (primitive, facts, tuple(sorted(attrs.items())))
+    key = (primitive, facts, tuple((k, type(v), v) for k, v in sorted(attrs.items())))
     places = tuple(i for i, x in enumerate(operands) if isinstance(x, Tensor))
-    if key not in _eager:
+    step = _eager.get(key)
+    if step is None:
         inputs = [TraceNode("input", (), x.shape, x.dtype) if isinstance(x, Tensor) else x for x in operands]
         queue = operands[places[0]].queue
         compute, dtype = shapes.compute_type(name, inputs, queue, attrs)
         shape = layout.broadcast(name, *(inputs[i].shape for i in places))
         node = TraceNode(name, inputs, shape, dtype, attrs)
         leaves = [inputs[i] for i in places]
-        _eager[key] = FusedStep(f"netcl_{name}", [node], leaves, [node], shape, compute, numbers_as_arguments=True)
-    return EagerPrimitive(_eager[key], places)
+        step = FusedStep(f"netcl_{name}", [node], leaves, [node], shape, compute, numbers_as_arguments=True)
+        _eager[key] = step
+    return EagerPrimitive(step, places)
 
 
 def differentiable(node: TraceNode) -> bool:

@@ -112,21 +112,23 @@ class Program:
             if x is None:
                 raise Outdated
             value = x.value if isinstance(x, Node) else x
-            if value.shape != shape or value.dtype != dtype or value.queue is not queue:
+            kind = value.dtype
+            if value.shape != shape or (kind is not dtype and kind != dtype) or value.queue is not queue:
                 raise Outdated
             found.append(Node(value) if detached or x is value else x)
         return found
 
-    def written(self) -> list[Tensor]:
-        """Captured tensors that running the program changes: statistics of batch norms."""
-        found = []
-        for call in self.calls:
-            if type(call) is EagerCall and call.name == "batch_norm":
-                places = [v.place for v in call.attrs.values() if type(v) is Slot]
-                first = len(self.inputs) - len(self.captured)
-                kept = [self.captured[p - first] for p in places if first <= p < len(self.inputs)]
-                found += [x.value if isinstance(x, Node) else x for x in [c.find() for c in kept] if x is not None]
-        return found
+    def written(self, leaves: Sequence[Any]) -> list[Tensor]:
+        """Arguments and captured tensors that running the program changes: statistics of batch norms."""
+        eager = [call for call in self.calls if type(call) is EagerCall]
+        norms = [call for call in eager if call.name == "batch_norm"]
+        if not norms:
+            return []
+        values = [*leaves, *self._outside()]
+        same = {call.outputs[0]: call.args[0].place for call in eager if call.name == "stop_gradient"}
+        places = [v.place for call in norms for v in call.attrs.values() if type(v) is Slot]
+        found = [values[p] for p in (same.get(p, p) for p in places) if p < len(values)]
+        return [x.value if isinstance(x, Node) else x for x in found]
 
     def launch(self, tensors: Sequence[Tensor]) -> OneLaunch | None:
         """Where a single map of the arguments, and no float among them, is all there is: its prepared launch."""

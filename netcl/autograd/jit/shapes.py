@@ -18,7 +18,9 @@ from netcl.core.errors import NetclError, ShapeError
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
 from netcl.ops import promotion
+from netcl.ops.convolution.problem import geometry, pair
 from netcl.ops.movement import part_sizes
+from netcl.ops.pooling import op as pooling
 
 Facts = tuple[Shape, DType]
 PRIMITIVES: dict[str, Any] = {}  # name -> AutogradPrimitive, filled by primitive.py
@@ -123,6 +125,16 @@ def _any(x: Any, axis: Any = None, keepdims: bool = False) -> Facts:
     return reduced(x.shape, axis, keepdims), BOOL
 
 
+@rule("argmax", "argmin")
+def _argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Facts:
+    return reduced(x.shape, axis, keepdims), INT64
+
+
+@rule("masked_select")
+def _masked_select(*_: Any) -> Facts:
+    raise NetclError("the length of masked_select's result depends on the data")
+
+
 @rule("cumsum")
 def _cumsum(x: Any, axis: Any = None) -> Facts:
     return (x.size,) if axis is None else x.shape, x.dtype if is_float(x.dtype) else INT64
@@ -147,7 +159,7 @@ def _matmul(a: Any, b: Any, **_: Any) -> Facts:
         raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
     batch = layout.broadcast("matmul", left[:-2], right[:-2])
     shape = (*batch, *left[-2:-1][: a.ndim > 1], *right[-1:][: b.ndim > 1])
-    return shape or (1,), as_dtype(common_dtype(a.dtype, b.dtype))
+    return shape, as_dtype(common_dtype(a.dtype, b.dtype))
 
 
 @rule("linear", "linear_relu")
@@ -161,42 +173,30 @@ def _linear(x: Any, w: Any, b: Any = None, **_: Any) -> Facts:
 def _conv2d(
     x: Any, w: Any, b: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, **_: Any
 ) -> Facts:
-    if isinstance(padding, str) or x.ndim != 4:
-        raise NetclError("this form of conv2d has no shape rule")
-    pairs = [_pair(p) for p in (stride, padding, dilation)]
-    size = [
-        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x.shape[2:], w.shape[2:], *pairs, strict=True)
-    ]
-    return (x.shape[0], w.shape[0], *size), _promoted(x, w, b)
+    shape = geometry("conv2d", x.shape, w.shape, stride, padding, dilation, groups).y_shape
+    return shape, _promoted(x, w, b)
 
 
 @rule("max_pool2d", "avg_pool2d")
-def _pool2d(x: Any, kernel_size: Any, **window: Any) -> Facts:
-    if window.get("ceil_mode") or window.get("return_indices") or x.ndim != 4:
-        raise NetclError("this form of pooling has no shape rule")
-    stride = window.get("stride")
-    geometry = (
-        kernel_size,
-        kernel_size if stride is None else stride,
-        window.get("padding", 0),
-        window.get("dilation", 1),
-    )
-    size = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, (k, s, p, d) in zip(x.shape[2:], zip(*map(_pair, geometry)))]
-    return (*x.shape[:2], *size), x.dtype
+def _pool2d(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, **_: Any
+) -> Facts:
+    return pooling.window("pooling", x.shape, kernel_size, stride, padding, dilation, ceil_mode).y_shape, x.dtype
+
+
+@rule("adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(x: Any, output_size: Any) -> Facts:
+    return (*x.shape[:2], *pair("adaptive_avg_pool2d", "output_size", output_size, 1)), x.dtype
 
 
 @rule("cross_entropy")
 def _cross_entropy(z: Any, target: Any, reduction: str = "mean", **_: Any) -> Facts:
-    return (1,) if reduction != "none" else (z.shape[0], *z.shape[2:]), z.dtype
+    return (1,) if reduction != "none" else (z.shape[0], *z.shape[2:]), compute_dtype(z.dtype)
 
 
 def _promoted(*operands: Any) -> DType:
     """The common dtype of the operands that are given."""
     return as_dtype(common_dtype(*(x.dtype for x in operands if x is not None)))
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value[0], value[1]) if isinstance(value, (tuple, list)) else (value, value)
 
 
 # -- movement ----------------------------------------------------------------------------------------------------------
@@ -258,6 +258,14 @@ def _split(x: Any, sizes: Any, axis: int = 0) -> list[Facts]:
     axis = layout.as_axis("split", axis, x.ndim)
     parts = part_sizes(x.shape[axis], sizes)
     return [((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in parts]
+
+
+@rule("pad")
+def _pad(x: Any, widths: Any, **_: Any) -> Facts:
+    shape = tuple(before + n + after for (before, after), n in zip(widths, x.shape, strict=True))
+    if any(n < 0 for n in shape):
+        raise ShapeError(f"pad: expected widths that leave at least nothing of {x.shape}, got {widths}.")
+    return shape, x.dtype
 
 
 @rule("stack")

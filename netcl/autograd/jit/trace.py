@@ -316,6 +316,7 @@ class TracingContext(threading.local):
             raise Untraceable(f"uses a result computed outside it in {name} at {call_site()}; pass it as an argument")
         if id(a) not in self.captured:
             self.captured[id(a)] = self.add_input(a, a)
+            self.captured[id(a)].differentiable &= isinstance(a, Node)
         return self.captured[id(a)]
 
 

@@ -103,13 +103,12 @@ class Entry:
         return [v.program for group in self._variants.values() for v in group if v.program is not None]
 
 
-def evict(entries: dict[Any, Entry], limit: int) -> bool:
-    """Drop the entries used longest ago if there are more than `limit` variants; whether there were."""
+def evict(entries: dict[Any, Entry], limit: int) -> None:
+    """Drop the entries used longest ago if there are more than `limit` variants."""
     count = sum(max(1, len(e)) for e in entries.values())
     if count <= limit:
-        return False
+        return
     for key in sorted(entries, key=lambda k: entries[k].used):
         count -= max(1, len(entries.pop(key)))
         if count <= limit * 3 // 4:
-            break
-    return True
+            return
