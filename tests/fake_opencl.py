@@ -3,6 +3,8 @@
 import itertools
 from types import SimpleNamespace
 
+from netcl.core.backend import opencl
+
 GPU, CPU, ACCELERATOR = 4, 2, 8
 _pointers = itertools.count(1)
 
@@ -73,3 +75,17 @@ class FakeOpenCL:
 
     def CommandQueue(self, context, dev, properties=0):
         return SimpleNamespace(context=context, device=dev, properties=properties)
+
+
+class NarrowFills:
+    """`opencl.fill_buffer` with a driver that takes offsets of 32 bits; `reach` stands for 2^31, so that small memory
+    shows what lands elsewhere. `sent` counts the fills. Put it in place with `monkeypatch.setattr`.
+    """
+
+    def __init__(self, reach):
+        self.reach, self.sent, self.real = reach, 0, opencl.fill_buffer
+
+    def __call__(self, queue, buffer, pattern, nbytes, offset=0):
+        self.sent += 1
+        assert offset + nbytes <= self.reach, f"the driver's fill of {nbytes} bytes at {offset} would land elsewhere"
+        self.real(queue, buffer, pattern, nbytes, offset)

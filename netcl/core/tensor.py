@@ -132,11 +132,11 @@ class Tensor:
         elif self.is_contiguous:
             pattern = transferable(self.dtype.type(value))
             pattern = pattern.view(np.uint8) if self.dtype == BOOL else pattern
-            if self.nbytes >= LARGE_FILL and profile_of(self.queue).kind == "gpu":
+            start, nbytes = self.offset * self.dtype.itemsize, self.nbytes
+            if start + nbytes > opencl.FILL_END or (nbytes >= LARGE_FILL and profile_of(self.queue).kind == "gpu"):
                 OPERATIONS["fill"](self, pattern)
             else:
-                size = self.dtype.itemsize
-                opencl.fill_buffer(self.queue, self.buffer, pattern, self.nbytes, self.offset * size)
+                opencl.fill_buffer(self.queue, self.buffer, pattern, nbytes, start)
         else:
             OPERATIONS["assign"](self, Tensor.full(self.queue, (1,), value, self.dtype).expand(self.shape))
         return self

@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+from fake_opencl import NarrowFills
 from families import FAMILIES, queue_of
 
 from netcl import ops
 from netcl.core import tensor
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import as_dtype
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
+from netcl.runtime.capture import KernelCapture
 
 
 @pytest.fixture(params=FAMILIES)
@@ -39,7 +42,7 @@ def test_arange(queue):
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "float32", "float64", "int64"])
 def test_large_fills(queue, dtype, monkeypatch):
-    """On GPUs a kernel writes whole words of 16 bytes and the driver what lies round them; nothing else changes."""
+    """On GPUs a kernel writes whole words of 16 bytes and what lies round them; nothing else changes."""
     monkeypatch.setattr(tensor, "LARGE_FILL", 0)
     launched = []
     monkeypatch.setattr(opencl, "hooks", [lambda kernel, *rest: launched.append(kernel.name)])
@@ -50,7 +53,51 @@ def test_large_fills(queue, dtype, monkeypatch):
         base[start:end].fill_(1)
         wanted[start:end] = 1
         same(base, wanted)
-    assert launched.count("fill") == (3 if large else 0)
+    assert launched.count("fill") == (4 if large else 0)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "float32", "float64", "int64"])
+def test_fills_past_the_driver_s_reach_go_by_a_kernel(cl_queue, dtype, monkeypatch):
+    """At any offset, of any size, also zeros and full, also in replays; what is within reach stays the driver's."""
+    driver = NarrowFills(2048)
+    monkeypatch.setattr(opencl, "fill_buffer", driver)
+    monkeypatch.setattr(opencl, "FILL_END", 2048)
+    width = np.dtype(as_dtype(dtype)).itemsize
+    size = 5000 // width + 3
+    for start, end in [(size - 3, size), (0, size), (1, size - 1), (2048 // width - 1, 2048 // width + 1), (7, size)]:
+        base, wanted = ops.arange(cl_queue, size).astype(dtype), np.arange(size).astype(as_dtype(dtype))
+        base[start:end].fill_(1)
+        wanted[start:end] = 1
+        same(base, wanted)
+    for made, value in [(Tensor.zeros(cl_queue, (size,), dtype), 0), (Tensor.full(cl_queue, (size,), 1, dtype), 1)]:
+        same(made, np.full(size, value, as_dtype(dtype)))
+    assert driver.sent == 0
+    base.fill_(0)
+    Tensor.zeros(cl_queue, (16,), dtype)
+    assert driver.sent == 1
+    capture = KernelCapture()
+    with capture:
+        base[size - 3 :].fill_(1)
+        y = Tensor.zeros(cl_queue, (size,), dtype)
+    assert [launch.name for launch in capture.launches] == ["fill", "fill"] and driver.sent == 1
+    base.fill_(0)
+    y.fill_(1)
+    capture.replay()
+    same(base, np.array([0] * (size - 3) + [1] * 3).astype(as_dtype(dtype)))
+    same(y, np.zeros(size, as_dtype(dtype)))
+
+
+@pytest.mark.parametrize("at", [2**31 - 2**20, 2**31 + 13, 2**32 + 13])
+def test_far_fills_send_their_whole_offsets(cl_queue, at, monkeypatch):
+    """Without the memory: what a kernel is sent, and that the driver is not asked."""
+    monkeypatch.setattr(opencl, "fill_buffer", NarrowFills(2**31 - 2**20))
+    sent = []
+    monkeypatch.setattr(opencl, "launch", lambda kernel, queue, grid, local, buffer, *numbers: sent.append(numbers))
+    memory = Tensor.empty(cl_queue, (4,), "int8")
+    Tensor(memory.buffer, (40,), (1,), at, memory.dtype, cl_queue).fill_(7)
+    pattern = int.from_bytes(bytes([7] * 8), "little")
+    first = -(-at // 16)
+    assert sent == [(pattern, pattern, at, at + 40, first, (at + 40) // 16 - first, *sent[0][6:])]
 
 
 def test_linspace(queue):

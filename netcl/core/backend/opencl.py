@@ -28,6 +28,7 @@ hooks: list[Callable[..., None]] = []  # called as hook(kernel, queue, global_si
 copy_hooks: list[Callable[..., None]] = []  # called as hook(kind, queue, destination, source, nbytes, details, event)
 
 PINNED_FROM = 1 << 15  # bytes from which a discrete GPU's copies go through page-locked memory
+FILL_END = (1 << 31) - (1 << 20)  # bytes from a buffer's start that drivers' fills reach safely (ops/create/fill.py)
 FLAG_BYTES = 24  # of the buffer that carries an index error
 PENDING_LIMIT = 64  # host copies in flight before the oldest is waited for
 
@@ -209,7 +210,7 @@ def copy_buffer(
 
 
 def fill_buffer(queue: Any, buffer: Any, pattern: Any, nbytes: int, offset: int = 0) -> None:
-    """Fill `nbytes` with a NumPy scalar, without waiting."""
+    """Fill `nbytes` with a NumPy scalar by the driver, without waiting; they have to end before FILL_END."""
     if nbytes:
         target = process.target(queue)
         try:

@@ -1,8 +1,8 @@
 // create.cl: tensors made from nothing, and triangles.
 //   FORM 0 ramp:     out[i] = start + i * step, and `last` at the end; computed in ACC
 //   FORM 1 triangle: out[b, r, c] = x[b, r, c] where c - r <= k (lower) or c - r >= k, else 0; moved as bits U.
-//   FORM 2 fill:     out[from + i] = (low, high) for i < n, in words of 16 bytes
-// Launch: an item takes `span` elements (of a row), one on GPUs; `fill` is for GPUs, a word an item.
+//   FORM 2 fill:     (low, high) in bytes start <= k < end: n words of 16 bytes from word `from`, and the bytes round them
+// Launch: an item takes `span` elements (of a row), or words, one on GPUs.
 #pragma OPENCL FP_CONTRACT OFF
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
 
@@ -16,9 +16,17 @@ __kernel void ramp(__global S* restrict out, ACC start, ACC step, ACC last, long
 }
 
 #elif FORM == 2
-__kernel void fill(__global ulong2* restrict out, ulong low, ulong high, long from, long n) {
-    const long i = get_global_id(0);
-    if (i < n) out[from + i] = (ulong2)(low, high);
+__kernel void fill(__global ulong2* restrict out, ulong low, ulong high, long start, long end, long from, long n,
+                   long span) {
+    const ulong2 word = (ulong2)(low, high);
+    long i = (long)get_global_id(0) * span;
+    if (i == 0) {
+        __global uchar* bytes = (__global uchar*)out;
+        const uchar* pattern = (const uchar*)&word;
+        for (long k = start; k < LEAST(from * 16, end); k++) bytes[k] = pattern[k % 16];
+        for (long k = (from + n) * 16; k < end; k++) bytes[k] = pattern[k % 16];
+    }
+    for (const long last = LEAST(i + span, n); i < last; i++) out[from + i] = word;
 }
 
 #else
