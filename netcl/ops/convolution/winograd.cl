@@ -6,10 +6,19 @@
 //                                           Z = A g A^T    4x4 tiles g of the output's gradient
 //
 // The points of evaluation are 0, 3/4, -3/4, 3/2, -3/2 and infinity: rounding grows by two to three against the direct
-// sum, half of what 0, 1, -1, 2, -2 give. An infinity in a patch makes all of its 4x4 outputs infinite or NaN.
+// sum, half of what 0, 1, -1, 2, -2 give. All sums of a tile round as its largest value does, and an infinity makes all of
+// them NaN, so tiles with values beyond a limit are computed directly: winograd.py explains which and how exactly.
 // Sources: Lavin and Gray 2015, arXiv:1509.09308; for points, Barabasz et al. 2020, arXiv:1803.10986.
 
 #define POINTS 36
+#ifndef SPREAD
+#define SPREAD 8            // binary orders of magnitude between what is usual and the limit
+#endif
+#define LARGEST 0x58800000  // bits of 2^50, from which on transforms might overflow
+#define SAMPLES 512         // of a tensor
+#define RARE(zeros) (SAMPLES - (zeros) > 16 * 12 ? (SAMPLES - (zeros)) / 16 : 12)  // may be larger than what is usual
+#define PEAK(v) (as_int(v) & INT_MAX)       // bits of |v|: ordered as |v| is, infinity and NaN behind
+#define UNEQUAL(most, least) ((most) >= LARGEST || (most) > (least) + SPREAD * (1 << 23))
 #define A1 ((E)0.75)        // the points are 0, A1, -A1, B1, -B1, infinity
 #define B1 ((E)1.5)
 #define A2 ((E)0.5625)
@@ -70,3 +79,14 @@
         PUT(1, (NA * A1) * da + (NB * B1) * db);                            \
         PUT(2, (NA * A2) * sa + ((NB * B2) * sb + m5));                     \
     }
+
+// Bits of |x| at the i-th of SAMPLES places of a tensor of N x C x H x W at s, spread evenly over it.
+// Source of the steps: Roberts 2018, "The unreasonable effectiveness of quasirandom sequences".
+static inline int sample(__global const S* s, uint i, uint N, uint C, uint H, uint W, long sn, long sc, long sh, long sw) {
+    const long n = ((ulong)(uint)(i * 0xDB4F0B91u) * N) >> 32, c = ((ulong)(uint)(i * 0xBBE05633u) * C) >> 32;
+    const long h = ((ulong)(uint)(i * 0xA0F2EC75u) * H) >> 32, w = ((ulong)(uint)(i * 0x89E18285u) * W) >> 32;
+    return PEAK((E)LOAD(s, n * sn + c * sc + h * sh + w * sw));
+}
+
+// Bits of the limit of a tensor's tiles where more samples than are RARE have exponent e (biased) or more, but not e + 1.
+#define LIMIT(e) ((e) == 0 ? 0 : (e) + SPREAD >= LARGEST >> 23 ? LARGEST - 1 : ((e) + SPREAD) * (1 << 23))

@@ -21,20 +21,22 @@ from netcl.runtime.cache import get_kernel
 
 DIMS = struct.Struct("24q")  # Tiles of winograd_cpu.cl
 RECORD = np.dtype(f"V{DIMS.size}")
-FORWARD = (*(None,) * 4, *(INT64,) * 3, RECORD)
+FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
 FILTERS = (None, None, INT64, INT32, INT32)
 WEIGHTS = (*(None,) * 3, INT64, INT64, RECORD)
 MANY = 32  # tiles that pay for writing and reading filters in memory
-BAND = 4 * 16 * 6 * 73  # bytes of the turned pixels
+BAND = 4 * 6 * 73 * (16 + 1)  # bytes of the turned pixels and their peaks
 COSTS = {
     "winograd_cpu": tuning.Footprint(
         items=lambda p: 1,
-        local=lambda p: BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"]) + 32),
+        local=lambda p: BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"]) + 32) + 196 * p["TB"] + 32,
         shrink=(("TB", 12), ("OB", 32), ("CB", 16)),
     ),
     "winograd_weights_cpu": tuning.Footprint(
         items=lambda p: 1,
-        local=lambda p: BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"] + 16) + p["CB"] * p["OB"] + 48),
+        local=lambda p: (
+            BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"] + 16) + p["CB"] * p["OB"] + 48) + 384 * p["TB"] + 32
+        ),
         shrink=(("TB", 4), ("CB", 8), ("OB", 32)),
     ),
 }
@@ -81,8 +83,8 @@ def forward(
     outs, per = g.o // g.groups, g.c // g.groups
     launch(filters, queue, (panels, g.groups), (1, 1), u.buffer, w.buffer, w.offset, outs, per)
     launch(
-        kernel, queue, grid, (1, 1, 1), y.buffer, x.buffer, u.buffer, extra.buffer, y.offset + start, x.offset,
-        extra.offset, dims,
+        kernel, queue, grid, (1, 1, 1), y.buffer, x.buffer, u.buffer, w.buffer, extra.buffer, y.offset + start,
+        x.offset, w.offset, extra.offset, dims,
     )  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: boo
         for name, types in (("winograd_filters", FILTERS), ("winograd", FORWARD))
     )
     dims = _dims(g, xs, ys, each, ACTS[activation], bias)
-    size = g.groups * panels * POINTS * (g.c // g.groups * 2 * width + width)
+    size = g.groups * panels * (POINTS * (g.c // g.groups * 2 * width + width) + 1)
     return *kernels, panels, (-(-count // each), blocks, g.groups), size, dims
 
 

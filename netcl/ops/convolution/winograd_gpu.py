@@ -38,15 +38,19 @@ from netcl.runtime.cache import get_kernel
 IMAGE = struct.Struct("4q6i")  # Image of winograd_gpu.cl
 RECORD = np.dtype(f"V{IMAGE.size}")
 TYPES = {
-    "winograd_patches": (None, None, INT64, *(INT32,) * 3, RECORD),
-    "winograd_tiles": (None, None, INT64, *(INT32,) * 3, RECORD),
-    "winograd_outputs": (None, None, None, INT64, INT64, *(INT32,) * 3, RECORD),
-    "winograd_filters": (None, None, INT64, *(INT32,) * 3),
-    "winograd_taps": (None, None, INT64, INT32),
+    "winograd_patches": (*(None,) * 3, INT64, *(INT32,) * 3, RECORD),
+    "winograd_tiles": (*(None,) * 3, INT64, *(INT32,) * 3, RECORD),
+    "winograd_outputs": (*(None,) * 3, INT64, INT64, *(INT32,) * 3, RECORD),
+    "winograd_again": (*(None,) * 5, *(INT64,) * 4, *(INT32,) * 4, RECORD, RECORD),
+    "winograd_filters": (*(None,) * 4, INT64, INT64, *(INT32,) * 5, RECORD),
+    "winograd_limits": (*(None,) * 3, INT64, INT64, *(INT32,) * 4, RECORD, RECORD),
+    "winograd_taps": (*(None,) * 5, *(INT64,) * 3, *(INT32,) * 4, RECORD, RECORD),
 }
 OPTIONS = ("-cl-mad-enable",)
 ALIGNED = 8  # tiles that rows are a multiple of, for aligned vectors
-LAUNCHES = 3  # more than the direct form has
+MARKS = 3  # numbers before the marks of tiles
+AGAIN = 4  # groups per compute unit that look for marks
+LAUNCHES = 4  # more than the direct form has
 Run = Callable[..., None]
 
 
@@ -114,8 +118,13 @@ def _forward_plan(
     preamble, how = epilogue(bias, activation, "float")
     patches, into = _transform("winograd_patches", g, x, g.padding)
     filters = _kernel(queue, "winograd_filters", x.dtype, TURNED=int(turn))
-    outputs = _kernel(queue, "winograd_outputs", x.dtype, preamble, OUT_VEC=_vector(y), **how)
-    over, out_of = _over(queue, size), _image(g, y)
+    finish = {"OUT_VEC": _vector(y), "TURNED": int(turn)} | how
+    outputs, again = (
+        _kernel(queue, name, x.dtype, preamble, **finish) for name in ("winograd_outputs", "winograd_again")
+    )
+    (_, group), out_of, tiles = _over(queue, per), _image(g, y), tile_count(g)
+    over, few = ((g.o + 1) * group[0],), _over(queue, tiles * g.o)[1]
+    spread = (min(-(-tiles * g.o // few[0]), AGAIN * profile_of(queue).compute_units) * few[0],)
     turns = [
         (part, _over(queue, part.pitch, g.c), _over(queue, part.length, g.o),
          _product_plan(queue, _product(g, outs, part.pitch, per)))
@@ -125,13 +134,21 @@ def _forward_plan(
 
     def run(queue: Any, y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
         extra, (u, v, sums) = w if bias is None else bias, (allocate(queue, (n,), FLOAT32) for n in sizes)
-        launch(filters, queue, *over, u.buffer, w.buffer, w.offset, size, outs, per)
+        marks = allocate(queue, (MARKS + tiles + g.o,), INT32)
+        launch(
+            filters, queue, over, group, u.buffer, w.buffer, x.buffer, marks.buffer, w.offset, x.offset,
+            outs, per, tiles, g.n, g.c, into,
+        )  # fmt: skip
         for part, columns, rows, product in turns:
-            launch(patches, queue, *columns, v.buffer, x.buffer, x.offset, *part, into)
+            launch(patches, queue, *columns, v.buffer, x.buffer, marks.buffer, x.offset, *part, into)
             product(queue, sums, u, v, None, 0, 0, 0, 1.0)
             launch(
                 outputs, queue, *rows, y.buffer, sums.buffer, extra.buffer, y.offset, extra.offset, *part, out_of
             )  # fmt: skip
+        launch(
+            again, queue, spread, few, y.buffer, x.buffer, w.buffer, extra.buffer, marks.buffer, y.offset, x.offset,
+            w.offset, extra.offset, tiles, g.o, outs, per, into, out_of,
+        )  # fmt: skip
 
     return run
 
@@ -149,7 +166,9 @@ def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Run:
     (patches, into), (upstream, over) = (
         _transform("winograd_patches", form, x, form.padding), _transform("winograd_tiles", form, g)
     )  # fmt: skip
-    taps, whole = _kernel(queue, "winograd_taps", x.dtype), _over(queue, size)
+    taps, limits = (_kernel(queue, name, x.dtype) for name in ("winograd_taps", "winograd_limits"))
+    whole, tiles = _over(queue, size), tile_count(form)
+    group = _over(queue, 256)[1]
     turns = [
         (part, _over(queue, part.pitch, form.c), _over(queue, part.pitch, form.o),
          _product_plan(queue, _product(form, outs, per, part.pitch, accumulate=part.first > 0)))
@@ -159,11 +178,19 @@ def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Run:
 
     def run(queue: Any, dw: Tensor, g: Tensor, x: Tensor) -> None:
         sums, v, z = (allocate(queue, (n,), FLOAT32) for n in sizes)
+        marks = allocate(queue, (MARKS + tiles,), INT32)
+        launch(
+            limits, queue, (2 * group[0],), group, marks.buffer, x.buffer, g.buffer, x.offset, g.offset, tiles, form.n,
+            form.c, form.o, into, over,
+        )  # fmt: skip
         for part, columns, rows, product in turns:
-            launch(patches, queue, *columns, v.buffer, x.buffer, x.offset, *part, into)
-            launch(upstream, queue, *rows, z.buffer, g.buffer, g.offset, *part, over)
+            launch(patches, queue, *columns, v.buffer, x.buffer, marks.buffer, x.offset, *part, into)
+            launch(upstream, queue, *rows, z.buffer, g.buffer, marks.buffer, g.offset, *part, over)
             product(queue, sums, z, v, None, 0, 0, 0, 1.0)
-        launch(taps, queue, *whole, dw.buffer, sums.buffer, dw.offset, size)
+        launch(
+            taps, queue, *whole, dw.buffer, sums.buffer, x.buffer, g.buffer, marks.buffer, dw.offset, x.offset,
+            g.offset, size, outs, per, tiles, into, over,
+        )  # fmt: skip
 
     return run
 

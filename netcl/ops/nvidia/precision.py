@@ -19,8 +19,8 @@ def set_matmul_precision(level: str) -> None:
 
     Devices without matrix units compute products as with "highest". Where matrix units do not compute them, 3x3
     convolutions of stride 1 may go by Winograd's F(4x4, 3x3), unless "highest" is set: the error is up to three times
-    that of direct sums, and infinity or NaN reaches all outputs of its 4x4 tile. Other dtypes follow float32 where they
-    are computed in it.
+    that of direct sums for values of usual sizes (bounds: ops/convolution/winograd.py); infinity and NaN behave as
+    in direct sums. Other dtypes follow float32 where they are computed in it.
     """
     global _level
     if level not in LEVELS:
