@@ -10,7 +10,8 @@ from netcl.core.errors import DeviceError
 from netcl.core.live import Cell
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
-from netcl.runtime.capture.capture import KernelCapture, command_buffer, replay
+from netcl.runtime.capture import command_buffer, replay
+from netcl.runtime.capture.capture import KernelCapture
 
 EVERYWHERE = "cl_khr_byte_addressable_store"  # stands for the extension: every device has it since OpenCL 1.1
 
