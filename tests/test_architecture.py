@@ -72,6 +72,38 @@ def test_imports_point_down():
     assert not bad, "\n".join(bad)
 
 
+def arrows(files):
+    """{module: modules of netcl that it imports}, wherever the import stands; packages' faces are left out."""
+    modules = {".".join(path.relative_to(REPO).with_suffix("").parts): path for path in files}
+    found = {}
+    for name, path in modules.items():
+        nodes = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.ImportFrom)]
+        targets = {t for n in nodes if n.module for t in (n.module, *(f"{n.module}.{a.name}" for a in n.names))}
+        found[name] = (targets & set(modules)) - {name}
+    return found
+
+
+def circles(graph):
+    """What is left when modules that import nothing left are taken away, again and again: circles and what leads in."""
+    left = dict(graph)
+    while free := [name for name, targets in left.items() if not targets & set(left)]:
+        for name in free:
+            del left[name]
+    while free := [name for name in left if not any(name in targets for targets in left.values())]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+def test_no_modules_import_each_other():
+    assert circles(arrows([path for path in FILES if path.name != "__init__.py"])) == []
+
+
+def test_a_circle_is_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set(), "e": {"d"}}
+    assert circles(graph) == ["b", "c"]
+
+
 def test_every_package_has_a_layer_and_a_budget():
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
     assert packages <= set(PACKAGES)

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, overload
 from netcl.autograd.follow import Followed, Reached, changes
 from netcl.autograd.jit import report
 from netcl.autograd.jit.draws import Draws
-from netcl.autograd.jit.primitive import AutogradPrimitive, register_primitive
+from netcl.autograd.jit.primitive import AutogradPrimitive
 from netcl.autograd.jit.program import Outdated, Program, compile_trace, rebuilt
+from netcl.autograd.jit.register import register_primitive
 from netcl.autograd.jit.snapshot import Binding, Snapshot, data_bindings, known_bindings, moved, without_changed
 from netcl.autograd.jit.trace import Scalar, TraceNode, TracingContext, Untraceable, tracing_context
 from netcl.autograd.jit.variants import Entry, Variant, evict

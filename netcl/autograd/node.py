@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
-
-if TYPE_CHECKING:
-    from netcl.autograd.tape import Tape
 
 _keys = itertools.count()
 OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by functional.py
@@ -42,7 +39,7 @@ class Node:
     __array_priority__ = 200.0
     __hash__ = object.__hash__
 
-    def __init__(self, value: Tensor, requires_grad: bool = False, op_name: str = "", tape: Tape | None = None) -> None:
+    def __init__(self, value: Tensor, requires_grad: bool = False, op_name: str = "", tape: Any = None) -> None:
         self.value, self.requires_grad, self.op_name, self.tape = value, requires_grad, op_name, tape
         self.grad: Tensor | None = None
         self.key = next(_keys)

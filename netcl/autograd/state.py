@@ -5,21 +5,19 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from netcl.autograd.follow import Reached
-    from netcl.autograd.tape import Tape
+from typing import Any
 
 
 class _State(threading.local):
-    tape: Tape | None = None
+    tape: Any = None  # the active Tape
     enabled: bool = True
     tracer: Any = None  # the JIT's; when set, apply_op records instead of running
     autocast: Callable[..., Any] | None = None  # (op name, tensors) -> tensors; installed by netcl.amp
     anomaly: bool = False
     leaves: list[Any] | None = None  # when set, collects the leaves that ops use
-    reached: Reached | None = None  # when set, collects the modules that run: a trace or a recording is being made
+    reached: Any = (
+        None  # a follow.Reached: when set, collects the modules that run: a trace or a recording is being made
+    )
 
 
 state = _State()

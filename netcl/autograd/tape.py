@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from netcl.autograd.node import Node
 from netcl.autograd.state import state
 from netcl.core import versions
 from netcl.core.dtypes import DType, is_float
@@ -12,9 +13,6 @@ from netcl.core.errors import DTypeError, GradientError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise, reduction
-
-if TYPE_CHECKING:
-    from netcl.autograd.node import Node
 
 
 class Edge(NamedTuple):
@@ -256,7 +254,8 @@ def check_finite(name: str, tensors: Sequence[Tensor], site: str) -> None:
 
 def get_current_tape() -> Tape | None:
     """The active tape of this thread."""
-    return state.tape
+    found: Tape | None = state.tape
+    return found
 
 
 def set_current_tape(tape: Tape | None) -> None:

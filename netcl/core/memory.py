@@ -402,7 +402,8 @@ def pool_of(queue: Any) -> BufferPool:
             if state.pool is None:
                 cap = os.environ.get("NETCL_MAX_CACHED_GB")
                 state.pool = BufferPool(queue, None if cap is None else int(float(cap) * GIB))
-    return state.pool
+    pool: BufferPool = state.pool
+    return pool
 
 
 def pinned_pool_of(queue: Any) -> PinnedBufferPool:
@@ -412,7 +413,8 @@ def pinned_pool_of(queue: Any) -> PinnedBufferPool:
         with state.lock:
             if state.pinned is None:
                 state.pinned = PinnedBufferPool(queue)
-    return state.pinned
+    pool: PinnedBufferPool = state.pinned
+    return pool
 
 
 get_pinned_pool = pinned_pool_of

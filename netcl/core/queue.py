@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from netcl.core.memory import BufferPool, PinnedBufferPool
+from typing import Any
 
 
 class Plans(dict[Any, Any]):
@@ -29,8 +26,8 @@ class QueueState:
     __slots__ = ("armed", "flag", "lock", "maker", "pending", "pinned", "plans", "pool", "profile", "sites", "twin")
 
     def __init__(self) -> None:
-        self.pool: BufferPool | None = None
-        self.pinned: PinnedBufferPool | None = None
+        self.pool: Any = None  # a memory.BufferPool
+        self.pinned: Any = None  # a memory.PinnedBufferPool
         self.pending: deque[tuple[Any, Any]] = deque()  # (event, host memory that must outlive it)
         self.flag: Any = None  # device buffer of four ints that index kernels report errors in
         self.sites: list[str] = [""]  # sites[code] names the op that armed the flag with `code`

@@ -10,15 +10,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from netcl.core import layout, live
 from netcl.core.errors import ShapeError
-
-if TYPE_CHECKING:
-    from netcl.core.tensor import Tensor
 
 now = 0
 _replay = 0  # the count at the last replay of any recording
@@ -26,12 +23,20 @@ _last: dict[int, int] = {}  # the count at the last write, by memory
 _lock = threading.Lock()
 
 
+class Written(Protocol):
+    """A Tensor, as far as it is seen here."""
+
+    buffer: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
 def memory_key(buffer: Any) -> int:
     """What tells the memory of `buffer` from all other memory in use: the driver's address, on NumPy the array's."""
     return id(buffer) if isinstance(buffer, np.ndarray) else buffer.int_ptr
 
 
-def wrote(*tensors: Tensor, where: str = "write") -> None:
+def wrote(*tensors: Written, where: str = "write") -> None:
     """Report that `where` is about to write `tensors` in place, or has. A kernel of one's own has to report it, too.
 
     Raises ShapeError for a tensor with several elements in one place of memory, as `expand` makes them.
@@ -58,7 +63,7 @@ def wrote_memory(keys: Collection[int]) -> None:
         recording.written.update(keys)
 
 
-def changed(tensor: Tensor, since: int) -> bool:
+def changed(tensor: Written, since: int) -> bool:
     """Whether the memory of `tensor` was written after the count was `since`."""
     key = memory_key(tensor.buffer)
     if _last.get(key, 0) > since:

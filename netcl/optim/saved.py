@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,13 +13,27 @@ from netcl.core.errors import CheckpointError, DTypeError
 from netcl.core.tensor import Tensor
 from netcl.ops.update import UPDATES
 
-if TYPE_CHECKING:
-    from netcl.optim.optimizer import Optimizer
-
 Plain = dict[str, Any]
 
 
-def checked(optimizer: Optimizer, state: Any, by_position: bool) -> tuple[list[Plain], list[Plain]]:
+class Restorable(Protocol):
+    """What a state is checked for: an Optimizer."""
+
+    defaults: Plain
+    param_groups: list[Plain]
+    rows: tuple[str, ...]
+
+    def names(self) -> list[str]:
+        """A key for each parameter."""
+
+    def check(self, group: Plain) -> None:
+        """Raise for settings that make no sense."""
+
+    def row(self, group: Plain) -> str:
+        """The update that settings ask for."""
+
+
+def checked(optimizer: Restorable, state: Any, by_position: bool) -> tuple[list[Plain], list[Plain]]:
     """The settings of each group and the states of each parameter in a `state_dict`. Raises CheckpointError."""
     where = f"{type(optimizer).__name__}.load_state_dict"
     if not (isinstance(state, Mapping) and _mappings(state.get("param_groups"), state.get("state"))):
@@ -44,7 +58,7 @@ def _mappings(groups: Any, states: Any) -> bool:
     )
 
 
-def _check_names(where: str, optimizer: Optimizer, groups: Any, states: Any, by_position: bool) -> None:
+def _check_names(where: str, optimizer: Restorable, groups: Any, states: Any, by_position: bool) -> None:
     """Groups of the same parameters, and no state of others."""
     ours, theirs = ([len(g["params"]) for g in given] for given in (optimizer.param_groups, groups))
     if ours != theirs:
@@ -66,7 +80,7 @@ def _check_names(where: str, optimizer: Optimizer, groups: Any, states: Any, by_
         raise CheckpointError(f"{where}: expected states of the parameters in its groups, got {got}.")
 
 
-def _settings(where: str, optimizer: Optimizer, group: Mapping[str, Any]) -> Plain:
+def _settings(where: str, optimizer: Restorable, group: Mapping[str, Any]) -> Plain:
     """The settings of a saved group, checked like those given to the constructor."""
     found = {k: v for k, v in group.items() if k not in ("params", "update")}
     absent, extra = set(optimizer.defaults) - set(found), set(found) - set(optimizer.defaults) - {"initial_lr"}
@@ -86,7 +100,7 @@ def _settings(where: str, optimizer: Optimizer, group: Mapping[str, Any]) -> Pla
     return found
 
 
-def _rows(optimizer: Optimizer, groups: Any, settings: list[Plain]) -> Iterator[tuple[Any, str]]:
+def _rows(optimizer: Restorable, groups: Any, settings: list[Plain]) -> Iterator[tuple[Any, str]]:
     """Each parameter and the row that its saved states are of."""
     for group, saved, given in zip(optimizer.param_groups, groups, settings):
         row = saved.get("update")

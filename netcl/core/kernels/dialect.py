@@ -14,15 +14,12 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from netcl.core.kernels.primitives import Primitive
 
 FLOATING = ("float", "double")  # C names of the types that compute with fractions
 # name in the dialect -> OpenCL C builtin (floats)
@@ -46,7 +43,34 @@ def names(formula: str) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(ast.parse(formula, mode="eval")) if isinstance(n, ast.Name))
 
 
-def check(row: Primitive) -> None:
+class Row(Protocol):
+    """An op as formulas: a row of the primitive table."""
+
+    @property
+    def name(self) -> str:
+        """The op's name."""
+
+    @property
+    def value(self) -> str:
+        """The formula of its value."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of its operands."""
+
+    @property
+    def attrs(self) -> tuple[str, ...]:
+        """Names of its numbers."""
+
+    @property
+    def grads(self) -> tuple[str | None, ...]:
+        """The formulas of its gradients."""
+
+    def functions(self) -> Iterator[tuple[str, tuple[str, ...], str]]:
+        """(NAME, parameters, formula) of the value and of each gradient."""
+
+
+def check(row: Row) -> None:
     """Raise ValueError unless every formula of `row` means the same in C and in Python."""
     if row.grads and len(row.grads) != len(row.inputs):
         raise ValueError(f"{row.name}: expected {len(row.inputs)} gradients, got {len(row.grads)}.")
@@ -111,7 +135,7 @@ NUMPY |= {"atan": np.arctan, "atan2": np.arctan2, "pow": _pow, "erf": _erf, "whe
 _definitions: dict[str, tuple[tuple[str, ...], str]] = {}  # NAME -> (parameters, formula)
 
 
-def define(row: Primitive) -> None:
+def define(row: Row) -> None:
     """Make the functions of `row` known to both languages."""
     for name, parameters, formula in row.functions():
         _definitions[name] = (parameters, formula)
