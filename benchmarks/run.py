@@ -74,7 +74,7 @@ class Child:
             raise Failed(f"the {self.role} process ended with status {process.wait()} during {command['do']!r}")
         answer = json.loads(line)
         if "failed" in answer:
-            if os.environ.get("NETCL_BENCH_TRACE"):
+            if os.environ.get("NETCL_BENCH_TRACE") == "1":
                 print(answer["trace"], file=sys.stderr)
             raise Failed(answer["failed"])
         return answer

@@ -1,9 +1,10 @@
 """netcl: deep learning on any OpenCL device. Start with `netcl.core.device.manager` and `netcl.autograd`."""
 
 from netcl import moved
-from netcl.core import debug, driver
+from netcl.core import debug, driver, settings
 
 moved.install()
+settings.check()
 driver.prepare()  # before anything imports pyopencl: its loader reads the list of drivers once
 
 import netcl.ops  # fills the table of operators that Tensor looks up

@@ -6,10 +6,10 @@ slower. `set_level` changes the level while a program runs.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
+from netcl.core import settings
 from netcl.core.errors import NetclError
 
 DEVICES, LAUNCHES, SOURCE = 1, 2, 3
@@ -26,7 +26,7 @@ def set_level(value: int) -> int:
     """Set the level, 0 to 3; returns the level before."""
     global level
     if value not in (0, 1, 2, 3):
-        raise NetclError(f"NETCL_DEBUG: expected 0, 1, 2 or 3, got {value!r}.")
+        raise NetclError(f"set_level: expected 0, 1, 2 or 3, got {value!r}.")
     before, level = level, value
     if (before >= LAUNCHES) != (value >= LAUNCHES):
         _watch_launches(value >= LAUNCHES)
@@ -35,12 +35,7 @@ def set_level(value: int) -> int:
 
 def from_environment() -> None:
     """Take the level from NETCL_DEBUG."""
-    text = os.environ.get("NETCL_DEBUG", "").strip()
-    if text:
-        try:
-            set_level(int(text))
-        except ValueError:
-            raise NetclError(f"NETCL_DEBUG: expected 0, 1, 2 or 3, got {text!r}.") from None
+    set_level(settings.value("NETCL_DEBUG"))
 
 
 def memory_of(args: Any) -> dict[int, int]:

@@ -35,6 +35,10 @@ class BuildError(NetclError, RuntimeError):
     source_path: Path | None = None  # a copy of the source, so that line numbers in the log mean something
 
 
+class SettingError(NetclError, ValueError):
+    """An environment variable with a value that is not accepted."""
+
+
 class OutOfMemoryError(NetclError, MemoryError):
     """The device could not provide a buffer, even after idle blocks were freed."""
 

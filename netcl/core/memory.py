@@ -8,7 +8,6 @@ The first two steps of a loop fill the pool, and later ones of the same shapes a
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import host_memory, process
+from netcl.core import host_memory, process, settings
 from netcl.core.errors import OutOfMemoryError, ShapeError
 from netcl.core.queue import CPUQueue, state_of
 
@@ -317,7 +316,8 @@ class PersistentBufferPool(BufferPool):
 
     def __init__(self, context: Any, queue: Any = None, max_cached_bytes: int | None = None) -> None:
         if max_cached_bytes is None:
-            max_cached_bytes = int(float(os.environ.get("NETCL_MAX_CACHED_GB", "4")) * GIB)
+            gigabytes = settings.value("NETCL_MAX_CACHED_GB")
+            max_cached_bytes = int((4 if gigabytes is None else gigabytes) * GIB)
         super().__init__(context if queue is None else queue, max_cached_bytes)
 
 
@@ -400,8 +400,8 @@ def pool_of(queue: Any) -> BufferPool:
     if state.pool is None:
         with state.lock:
             if state.pool is None:
-                cap = os.environ.get("NETCL_MAX_CACHED_GB")
-                state.pool = BufferPool(queue, None if cap is None else int(float(cap) * GIB))
+                cap = settings.value("NETCL_MAX_CACHED_GB")
+                state.pool = BufferPool(queue, None if cap is None else int(cap * GIB))
     pool: BufferPool = state.pool
     return pool
 

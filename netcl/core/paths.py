@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from netcl.core import settings
 
 
 def cache_dir() -> Path | None:
@@ -11,7 +12,7 @@ def cache_dir() -> Path | None:
 
     `NETCL_CACHE_DIR` if set, else the platform's cache folder (`~/.cache/netcl` on Linux). Nothing is created here.
     """
-    chosen = os.environ.get("NETCL_CACHE_DIR")
+    chosen = settings.value("NETCL_CACHE_DIR")
     try:
         if chosen:
             return Path(chosen).expanduser()

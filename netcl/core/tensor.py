@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import host_memory, layout, versions
+from netcl.core import host_memory, layout, settings, versions
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
@@ -76,7 +76,8 @@ class Tensor:
         """A copy of `data` (anything NumPy can take) on `queue`; its dtype is kept unless `dtype` is given.
 
         The transfer is not waited for, and later changes of `data` never show. Python floats become float32.
-        Args: backend: checked against the queue when given. async_copy=False waits for the transfer.
+        Args: backend: checked against the queue when given. async_copy=False waits for the transfer, as
+            NETCL_ASYNC_H2D=0 does for all.
             use_pinned: accepted for compatibility; staging memory is chosen by size and device.
         """
         _check_backend(queue, backend)
@@ -91,7 +92,7 @@ class Tensor:
             tensor._tell("write", array)
         else:
             opencl.write(queue, tensor.buffer, array)
-            if async_copy is False:
+            if async_copy is False or not settings.value("NETCL_ASYNC_H2D"):
                 opencl.finish(queue)
         return tensor
 

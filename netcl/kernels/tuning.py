@@ -10,7 +10,6 @@ slow, never broken.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from netcl.core import settings
 from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.errors import DeviceError
@@ -95,7 +95,7 @@ FOOTPRINTS: dict[str, Footprint] = {
 
 def overlay_path() -> Path | None:
     """Where the user's tuning table is kept, whether or not it exists; None where there is no home."""
-    chosen = os.environ.get("NETCL_TUNING")
+    chosen = settings.value("NETCL_TUNING")
     if chosen:
         return Path(chosen).expanduser()
     try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netcl.core import debug, process
+from netcl.core import debug, process, settings
 from netcl.core.errors import BuildError, DeviceError
 from netcl.core.paths import cache_dir as default_cache_dir
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 MAGIC = b"netcl program 1\n"
 HEADER = len(MAGIC) + 32 + 32  # magic, key, sha256 of the payload
-LIMIT = 512 << 20  # bytes on disk; NETCL_CACHE_MB overrides it, and 0 keeps nothing
 KEEP = 0.9  # eviction goes down to this share of the limit, so that it does not run at every write
 STALE = 3600.0  # seconds after which a draft was left behind by a process that died
 
@@ -97,8 +96,7 @@ class ProgramCache:
         """Bytes that the folder may take: as given, else NETCL_CACHE_MB, looked up late like the folder."""
         if self._limit is not None:
             return self._limit
-        text = os.environ.get("NETCL_CACHE_MB", "")
-        return int(text) << 20 if text.isdigit() else LIMIT
+        return settings.value("NETCL_CACHE_MB") << 20  # type: ignore[no-any-return]
 
     def get_program(
         self, ctx: Any, src_code: str, device: Any, options: Sequence[str] | str = (), edit: Edit | None = None

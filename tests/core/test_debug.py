@@ -46,7 +46,7 @@ def test_an_unknown_level_is_refused(level, monkeypatch):
     with pytest.raises(NetclError, match="expected 0, 1, 2 or 3"):
         level(7)
     monkeypatch.setenv("NETCL_DEBUG", "all")
-    with pytest.raises(NetclError, match="got 'all'"):
+    with pytest.raises(NetclError, match="NETCL_DEBUG: expected 0, 1, 2 or 3, got 'all'"):
         debug.from_environment()
 
 

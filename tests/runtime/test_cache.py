@@ -317,7 +317,7 @@ def test_an_entry_larger_than_the_limit_is_not_kept(get, tmp_path):
 
 
 def test_limit_from_the_environment(monkeypatch, tmp_path):
-    assert ProgramCache(tmp_path).limit == module.LIMIT
+    assert ProgramCache(tmp_path).limit == 512 << 20
     monkeypatch.setenv("NETCL_CACHE_MB", "3")
     assert ProgramCache(tmp_path).limit == 3 << 20
 

@@ -9,14 +9,13 @@ holds the given text; NETCL_PROFILE=1 opens queues that take time stamps.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from netcl.core import debug, process
+from netcl.core import debug, process, settings
 from netcl.core.device import pocl
 from netcl.core.device.profile import DeviceProfile, device_profile, numpy_profile, override_profile, profile_of
 from netcl.core.errors import DeviceError
@@ -113,7 +112,7 @@ class DeviceManager:
             return []
         if not platforms:
             self._notes.append("the OpenCL loader found no driver")
-        wanted = os.environ.get("NETCL_PLATFORM_FILTER", "").strip()
+        wanted = settings.value("NETCL_PLATFORM_FILTER")
         if wanted:
             self._filtered = (wanted, [str(p.name) for p in platforms])
             platforms = [p for p in platforms if wanted.lower() in str(p.name).lower()]
@@ -201,7 +200,7 @@ class DeviceManager:
         """Why `default("auto")` is what it is, in one sentence."""
         if getattr(_active, "stack", None):
             return "the enclosing device(...) block"
-        wanted = os.environ.get("NETCL_DEVICE", "").strip()
+        wanted = settings.value("NETCL_DEVICE")
         if wanted and wanted.lower() != "auto":
             return f"NETCL_DEVICE={wanted}"
         self._default()
@@ -211,7 +210,7 @@ class DeviceManager:
         stack = getattr(_active, "stack", None)
         if stack:
             return stack[-1]  # type: ignore[no-any-return]
-        wanted = os.environ.get("NETCL_DEVICE", "").strip()
+        wanted = settings.value("NETCL_DEVICE")
         if wanted and wanted.lower() != "auto":
             return self._named(wanted)
         with self._lock:
@@ -310,8 +309,7 @@ class DeviceManager:
         try:
             context = context or cl.Context([dev])
             # Time stamps can double a GPU's launch cost, so profiling brings queues of its own (backend/timed.py).
-            profiled = os.environ.get("NETCL_PROFILE", "") not in ("", "0")
-            properties = cl.command_queue_properties.PROFILING_ENABLE if profiled else 0
+            properties = cl.command_queue_properties.PROFILING_ENABLE if settings.value("NETCL_PROFILE") else 0
             queue = cl.CommandQueue(context, dev, properties=properties)
         except Exception as error:
             raise DeviceError(

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from netcl.core import settings
 from netcl.core.device.profile import DeviceProfile
 from netcl.kernels import sources
 from netcl.ops.nvidia.precision import matmul_precision
@@ -87,7 +88,7 @@ def _probed(profile: DeviceProfile) -> tuple[str, ...]:
     possible = [
         f for f, least in (("mma", 80), ("wgmma", 90)) if capability == 90 or (f == "mma" and capability >= least)
     ]
-    limit = os.environ.get("NETCL_MATRIX_UNITS")
+    limit = settings.value("NETCL_MATRIX_UNITS")
     if limit is not None:
         return tuple(possible[: FAMILIES.index(limit) + 1]) if limit in FAMILIES else ()
     known = _recall(profile)
@@ -102,7 +103,7 @@ def _probed(profile: DeviceProfile) -> tuple[str, ...]:
 
 @cache
 def _attention_probed(profile: DeviceProfile, family: str) -> bool:
-    if os.environ.get("NETCL_MATRIX_UNITS") is not None:
+    if settings.value("NETCL_MATRIX_UNITS") is not None:
         return True
     name, known = f"attention {family}", _recall(profile) or {}
     if name not in known:
