@@ -37,6 +37,7 @@ from netcl.fusion.render import (
     vector_load,
     vector_types,
 )
+from netcl.kernels.grid import CHUNK, FAR, GROUP, START, reach
 from netcl.kernels.streaming import is_streamed
 from netcl.runtime.cache import get_kernel
 
@@ -45,12 +46,8 @@ __all__ = [
     "c_argument", "element_of", "plan_of", "reach", "run", "scalar_type", "source_of", "vector_load", "vector_types",
 ]  # fmt: skip
 
-CHUNK = 8192  # elements per work-item on a CPU device
 SQUARE = 8  # least sides of what is worth turning in blocks
 TURNED = 32  # columns of an item where neighbours in memory lie in other rows: their lines stay in the caches
-GROUP = 256  # work-items per group on a GPU
-START = ~((1 << 28) - 8)  # of an offset, what plans depend on: where in a vector of eight, in which 2^28 elements
-FAR = (1 << 31) - (1 << 28)  # reach from which positions need 64 bits, at some offset that has the same plan
 OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
 
 
@@ -110,11 +107,6 @@ def title(chain: Chain) -> str:
 def access_of(step: int) -> str:
     """How an axis of this stride is walked."""
     return "vector" if step == 1 else "repeat" if step == 0 else "strided"
-
-
-def reach(t: Tensor) -> int:
-    """One more than the largest distance of an element from the start of the buffer."""
-    return t.offset + sum([(n - 1) * max(s, 0) for n, s in zip(t.shape, t.strides)]) + 1
 
 
 def is_aligned(tensors: Sequence[Tensor], strides: Sequence[Shape], width: int = 4) -> bool:

@@ -64,7 +64,7 @@ class Program:
         return self.signature.records[argument].pack(**fields)
 
     def bind(
-        self, grid: tuple[int, ...], group: tuple[int, ...] | None, new: New | None = None, **known: Any
+        self, grid: tuple[int, ...], group: tuple[int, ...] | None, new: New | None = None, /, **known: Any
     ) -> Launch:
         """A launch of `grid` work-items in groups of `group` that takes, by name, what is neither new nor in `known`.
 

@@ -26,6 +26,8 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _DIRECTIVE = re.compile(r"\s*#\s*(\w+)\s*(.*)")
 _MACRO = re.compile(r"(\w+)(\(?)\s*(.*)", re.S)
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_COMMA = re.compile(r",(?![^()]*\))")  # outside brackets: JOIN(T, 4) is one type
+_INSIDE = re.compile(r"(?:[^()]|\([^()]*\))*")  # a kernel's brackets
 _DEFINED = re.compile(r"defined\s*\(?\s*(\w+)\s*\)?")
 
 
@@ -70,8 +72,8 @@ def signature(source: str, name: str) -> Signature:
     )
     if found is None:
         raise BuildError(f"{name}: expected a kernel of this name in its program, got none.")
-    inside = _expand(text[found.end() : text.index(")", found.end())], macros)
-    declared = [_argument(part, text, macros) for part in inside.split(",") if part.strip()]
+    inside = _expand(_INSIDE.match(text, found.end())[0], macros)  # type: ignore[index]  # it matches nothing as well
+    declared = [_argument(part, text, macros) for part in _COMMA.split(inside) if part.strip()]
     records = {n: kind for n, kind in declared if isinstance(kind, Record)}
     types = tuple(kind.dtype if isinstance(kind, Record) else kind for _, kind in declared)
     return Signature(tuple(n for n, _ in declared), types, records)

@@ -41,6 +41,17 @@ def test_names_types_and_records_come_from_the_text():
     )
 
 
+def test_types_may_be_made_by_macros():
+    text = """
+    #define JOIN(a, b) a##b
+    #define TV JOIN(float, 4)
+    __kernel void f(__global TV* restrict sums, __global const JOIN(int, 2)* bounds, long n) {}
+    """
+    found = signature(text, "f")
+    assert found.names == ("sums", "bounds", "n")
+    assert found.types == (None, None, np.dtype("i8"))
+
+
 def test_what_a_program_does_not_declare_is_refused_by_name():
     with pytest.raises(BuildError, match="other: expected a kernel of this name"):
         signature(SCALED, "other")
@@ -106,14 +117,14 @@ def test_a_launch_makes_its_results(cl_queue, native, hooked, monkeypatch):
     }} // {native} {hooked}
     """
     made = program(cl_queue, text, "split")
-    launch = made.bind((3,), None, new={"Y": ((3,), FLOAT32), "I": ((1, 3), INT32)})
+    launch = made.bind((3,), None, {"Y": ((3,), FLOAT32), "I": ((1, 3), INT32)})
     x = Tensor.from_host(cl_queue, np.arange(5, dtype=np.float32))
     first, second = launch(X=x[1:], scale=2.0), launch(X=x[2:], scale=1e300)
     np.testing.assert_array_equal(first[0].to_host(), [2, 4, 6])
     np.testing.assert_array_equal(second[0].to_host(), [np.inf] * 3)
     assert first[1].shape == (1, 3) and first[1].dtype == INT32
     np.testing.assert_array_equal(first[1].to_host(), [[0, 1, 2]])
-    one = made.bind((3,), None, new={"Y": ((3,), FLOAT32)}, I=first[1], scale=-1.0)
+    one = made.bind((3,), None, {"Y": ((3,), FLOAT32)}, I=first[1], scale=-1.0)
     np.testing.assert_array_equal(one(X=x).to_host(), [0, -1, -2])
 
 
@@ -123,5 +134,5 @@ def test_arguments_may_have_any_name(cl_queue):
         *pool = slow + hooks + process + head + known + pieces + p0;
     }
     """
-    launch = program(cl_queue, text, "named").bind((1,), None, new={"pool": ((1,), INT32)}, head=1, p0=2)
+    launch = program(cl_queue, text, "named").bind((1,), None, {"pool": ((1,), INT32)}, head=1, p0=2)
     assert launch(slow=4, hooks=8, process=16, known=32, pieces=64).to_host() == [127]

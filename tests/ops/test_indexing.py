@@ -13,7 +13,7 @@ from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
-from netcl.ops.index import scan
+from netcl.kernels import grid
 from netcl.ops.index.scatter import WALK, gather_grad, take_grad
 
 X = np.random.default_rng(0).standard_normal((5, 7, 12)).astype(np.float32)
@@ -260,7 +260,7 @@ def test_emb_03_no_index_costs_more_than_others(queue):
 
 
 def test_64_bit_positions(queue, monkeypatch):
-    monkeypatch.setattr(scan, "FAR", 0)
+    monkeypatch.setattr(grid, "FAR", 0)
     i, g = np.arange(2000) % 7, np.ones((5, 2000, 2), np.float32)
     same(ops.take(on(queue, X), on(queue, i), 1), np.take(X, i, 1))
     want = np.zeros((5, 7, 2), np.float32)

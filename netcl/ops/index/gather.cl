@@ -4,15 +4,15 @@
 //   FORM 0 gather:  out[o, k, c] = x[o, index[o, k, c], c], x (outer, n, cols), index (outer, count, cols), any
 //                   strides; index stride 0 along c picks whole rows. r numbers the rows (o, k).
 //   FORM 1 one_hot: out[r, index[r]] = one; out holds zeros before
-//   FORM 2 select:  out[place[i] - 1] = x[i] where mask[i], place being the running count of the mask
+//   FORM 2 select:  out[count[i] - 1] = x[i] where mask[i], count being the running count of the mask
 // Launch: on CPU devices (PLAIN) an item takes `step` rows (gather: of `chunk` columns); else one element (or row).
 
 #if FORM == 0
-__kernel void gather(__global const U* restrict x, __global const INDEX* restrict index, __global int* flag,
-                     __global U* restrict out, I x_at, I i_at, I flag_at, I out_at, I x_o, I x_n, I x_c, I i_o, I i_k,
-                     I i_c, I n, I count, I cols, I rows, I step, I chunk, int code) {
-    x += x_at / PER;
-    index += i_at;
+__kernel void gather(__global const U* restrict x, __global const INDEX* restrict index, __global U* restrict out, I ox,
+                     I oindex, int code, __global int* flag, I x_o, I x_n, I x_c, I i_o, I i_k, I i_c, I n, I count,
+                     I cols, I rows, I step, I chunk) {
+    x += ox / PER;
+    index += oindex;
 #ifdef PLAIN
     const I c0 = (I)get_global_id(0) * chunk, c1 = LEAST(c0 + chunk, cols);
     I r = (I)get_global_id(1) * step, o = r / count, k = r - o * count;
@@ -52,11 +52,11 @@ __kernel void gather(__global const U* restrict x, __global const INDEX* restric
 }
 
 #elif FORM == 1
-__kernel void one_hot(__global const INDEX* restrict index, __global U* restrict out, __global int* flag,
-                      I i_at, I n, I rows, I step, U one, int code) {
+__kernel void one_hot(__global const INDEX* restrict index, __global U* restrict out, I oindex, int code,
+                      __global int* flag, I n, I rows, I step, U one) {
     I r = (I)get_global_id(0) * step;
     for (const I end = LEAST(r + step, rows); r < end; r++) {
-        const INDEX v = index[i_at + r];
+        const INDEX v = index[oindex + r];
         if (v >= 0 && v < n) out[r * n + (I)v] = one;
         else bad_index(flag, code, v, n);
     }
@@ -64,10 +64,10 @@ __kernel void one_hot(__global const INDEX* restrict index, __global U* restrict
 
 #else
 __kernel void select_marked(__global const U* restrict x, __global const uchar* restrict mask,
-                            __global const INDEX* restrict place, __global U* restrict out, I x_at, I m_at, I size,
+                            __global const INDEX* restrict count, __global U* restrict out, I ox, I omask, I size,
                             I step) {
     I i = (I)get_global_id(0) * step;
     for (const I end = LEAST(i + step, size); i < end; i++)
-        if (mask[m_at + i]) out[place[i] - 1] = x[x_at + i];
+        if (mask[omask + i]) out[count[i] - 1] = x[ox + i];
 }
 #endif

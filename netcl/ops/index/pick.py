@@ -6,6 +6,7 @@ the next synchronisation; no memory is touched by it. Nothing is checked when th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,21 +14,23 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import FLAG_BYTES, Kernel, arm_flag, flag_buffer, index_message, launch
-from netcl.core.backend.prepared import Run, prepare
-from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, UINT8, DType, as_dtype
+from netcl.core.backend.opencl import arm_flag, flag_buffer, index_message
+from netcl.core.device.profile import profile_of
+from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, as_dtype
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.fusion.chain import CHUNK, GROUP, Chain, reach
+from netcl.fusion.chain import Chain
 from netcl.kernels import sources
+from netcl.kernels.grid import START, is_wide, like, line_of, matrix_of
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, Program, program
 from netcl.ops import reduction
 from netcl.ops.elementwise import contiguous
-from netcl.ops.index.scan import count_marked, is_wide
-from netcl.runtime.cache import get_kernel
+from netcl.ops.index.scan import count_marked
 
 GATHER, ONE_HOT, SELECT = range(3)  # FORM in gather.cl
+EXACT = START | 15  # of an offset, what decides in which units elements are moved, and as in START
 BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong", 16: "uint4"}  # C types by size
 _ISIN = Chain("netcl_isin", ("v0", "v1"), (), (("y", "EQ", ("v0", "v1")),), ("y",))
 
@@ -49,19 +52,21 @@ def take_as(where: str, x: Tensor, index: Tensor, axis: int) -> Tensor:
     same_queue(where, x, index)
     if type(axis) is not int:
         axis = layout.as_axis(where, axis, x.ndim)
-    plans, key = x.queue.netcl_state.plans, ("take", axis, *_layout(x), *_layout(index))
-    run = plans.get(key)
-    if run is not None:  # small lookups cost a GPU less than what follows
-        return run(x, index, arm_flag(x.queue, where))[0]  # type: ignore[no-any-return]
+    key = ("take", axis, *_place(x), *_place(index))
+    return remember(x.queue, key, lambda: _take_plan(where, x, index, axis))(where, x, index)
+
+
+def _take_plan(where: str, x: Tensor, index: Tensor, axis: int) -> Callable[[str, Tensor, Tensor], Tensor]:
+    """`take_as` for tensors like these."""
     axis = layout.as_axis(where, axis, x.ndim)
     check_index_dtype(where, index)
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    if 0 in shape:
-        return empty(x, shape)
     seen, flat = three(x, axis), index.reshape(1, -1, 1)
-    if x.backend != "cpu" and seen.buffer is x.buffer and flat.buffer is index.buffer:
-        plans[key] = _plan_of(seen, flat, shape)
-    return pick(where, seen, flat, shape)
+    queue, viewed = x.queue, seen.buffer is x.buffer and flat.buffer is index.buffer
+    if x.backend == "cpu" or 0 in shape or not viewed:
+        return lambda where, x, index: pick(where, three(x, axis), index.reshape(1, -1, 1), shape)
+    launch = _plan_of(seen, flat, shape)  # small lookups cost a GPU less than making views of them
+    return lambda where, x, index: launch(x, index, arm_flag(queue, where))
 
 
 def index_select(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
@@ -81,8 +86,6 @@ def gather(x: Tensor, index: Tensor, axis: int) -> Tensor:
     axis = layout.as_axis("gather", axis, x.ndim)
     check_index_dtype("gather", index)
     check_gathered("gather", x.shape, index.shape, axis)
-    if 0 in index.shape:
-        return empty(x, index.shape)
     seen = x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(index.shape))]
     return pick("gather", three(seen, axis), three(index, axis), index.shape)
 
@@ -101,46 +104,43 @@ def embedding(weight: Tensor, index: Tensor, padding_index: int | None = None) -
 
 
 def pick(where: str, x: Tensor, index: Tensor, shape: Shape) -> Tensor:
-    """out[o, k, c] = x[o, index[o, k, c], c] as `shape`: x (O, n, C), index (O or 1, K, C or 1), out (O, K, C).
-
-    The result is not empty.
-    """
+    """out[o, k, c] = x[o, index[o, k, c], c] as `shape`: x (O, n, C), index (O or 1, K, C or 1), out (O, K, C)."""
+    if 0 in shape:
+        return empty(x, shape)
     if x.backend == "cpu":
         return cpu.compute(_numpy_pick, x, index, where=where, shape=shape)  # type: ignore[no-any-return]
-    return _plan_of(x, index, shape)(x, index, arm_flag(x.queue, where))[0]
+    return _plan_of(x, index, shape)(x, index, arm_flag(x.queue, where))  # type: ignore[no-any-return]
 
 
-def _layout(x: Tensor) -> tuple[Any, ...]:
-    return x.shape, x.strides, x.dtype, x.offset
+def _place(x: Tensor) -> tuple[Any, ...]:
+    """As `like`, with more of the offset."""
+    return x.shape, x.strides, x.dtype, x.offset & EXACT
 
 
-def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Run:
-    """The prepared launch of `pick` for tensors like these; it takes no more of them than buffers and offsets."""
+def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Launch:
+    """The launch of `pick` for tensors like these: of (x, index, code of the flag) to the result.
+
+    It takes no more of the tensors than memory and offsets.
+    """
     if x.shape[2] == 1 < index.shape[1]:  # positions along the row make long rows of many short ones
         return _plan_of(x.expand(*x.shape[:2], index.shape[1]), index.transpose(1, 2), shape)
-    plans, key = x.queue.netcl_state.plans, ("pick", shape, *_layout(x), *_layout(index))
-    run = plans.get(key)
-    if run is None:
-        run = plans[key] = _plan(x, index, shape)
-    return run  # type: ignore[no-any-return]
+    return remember(x.queue, ("pick", shape, *_place(x), *_place(index)), lambda: _plan(x, index, shape))
 
 
-def _plan(x: Tensor, index: Tensor, shape: Shape) -> Run:
-    """The prepared launch of `pick` for tensors like these."""
+def _plan(x: Tensor, index: Tensor, shape: Shape) -> Launch:
     queue, profile = x.queue, profile_of(x.queue)
     made = (x.shape[0], index.shape[1], x.shape[2])
     steps = layout.expand_strides(index.shape, index.strides, made)
     size = x.dtype.itemsize
     unit = _unit(x) if steps[2] == 0 else size
-    strides = (*(s * size // unit for s in x.strides[:2]), x.strides[2] if unit == size else 1)
     rows, cols = made[0] * made[1], made[2] * size // unit
-    wide = is_wide(profile, layout.size_of(made), reach(x), reach(index))
-    kernel = _kernel(queue, GATHER, BITS[unit], index.dtype, wide, 4, 16, INT32, per=unit // size)
-    grid, local, cut = grid_of(profile, rows, cols)
-    flag = Tensor(flag_buffer(queue), (FLAG_BYTES,), (1,), 0, UINT8, queue)
-    constants = (*strides, *steps, x.shape[1], made[1], cols, rows, *cut)
-    run = prepare(kernel, queue, grid, local, constants, 3, (shape,), (x.dtype,))
-    return lambda x, index, code: run(x, index, flag, code)
+    wide = is_wide(profile, layout.size_of(made), x, index)
+    grid, local, (step, chunk) = matrix_of(profile, rows, cols)
+    return _program(queue, GATHER, unit, index.dtype, wide, per=unit // size).bind(
+        grid, local, {"out": (shape, x.dtype)}, flag=flag_buffer(queue), **dict(zip(("i_o", "i_k", "i_c"), steps)),
+        x_o=x.strides[0] * size // unit, x_n=x.strides[1] * size // unit, x_c=x.strides[2] if unit == size else 1,
+        n=x.shape[1], count=made[1], cols=cols, rows=rows, step=step, chunk=chunk,
+    )  # fmt: skip
 
 
 def _unit(x: Tensor) -> int:
@@ -171,17 +171,18 @@ def one_hot(index: Tensor, classes: int, dtype: Any = "float32") -> Tensor:
     out, index = Tensor.zeros(queue, (*index.shape, classes), dtype), contiguous(index)
     if index.size == 0:
         return out
-    profile, size = profile_of(queue), out.dtype.itemsize
-    one = np.dtype(f"u{size}")
-    wide = is_wide(profile, out.size, reach(index))
-    kernel = _kernel(queue, ONE_HOT, BITS[size], index.dtype, wide, 3, 4, one, INT32)
-    grid, local, step = line_of(profile, index.size)
-    bits = int(np.ones(1, out.dtype).view(one)[0])
-    launch(
-        kernel, queue, grid, local, index.buffer, out.buffer, flag_buffer(queue), index.offset, classes, index.size,
-        step, bits, arm_flag(queue, "one_hot"),
-    )  # fmt: skip
+    launch = remember(queue, ("one_hot", *like(index), *like(out)), lambda: _one_hot_plan(index, out))
+    launch(index=index, out=out.buffer, code=arm_flag(queue, "one_hot"))
     return out
+
+
+def _one_hot_plan(index: Tensor, out: Tensor) -> Launch:
+    queue, profile, size = out.queue, profile_of(out.queue), out.dtype.itemsize
+    grid, local, step = line_of(profile, index.size)
+    one = int(np.ones(1, out.dtype).view(f"u{size}")[0])
+    return _program(queue, ONE_HOT, size, index.dtype, is_wide(profile, out, index)).bind(
+        grid, local, flag=flag_buffer(queue), n=out.shape[-1], rows=index.size, step=step, one=one
+    )
 
 
 def _numpy_one_hot(index: np.ndarray, classes: int, dtype: DType) -> np.ndarray:
@@ -204,20 +205,21 @@ def select_marked(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         raise DTypeError(f"masked_select: expected a bool mask, got {mask.dtype}; compare with something, or astype.")
     shape = layout.broadcast("masked_select", x.shape, mask.shape)
     x, mask = contiguous(x.expand(shape)), contiguous(mask.expand(shape))
-    place = count_marked(mask)
+    count = count_marked(mask)
     if x.backend == "cpu":
-        return cpu.compute(lambda a, m: a[m], x, mask), place
-    queue, profile = x.queue, profile_of(x.queue)
-    out = allocate(queue, (int(place[-1:].item()) if x.size else 0,), x.dtype)
+        return cpu.compute(lambda a, m: a[m], x, mask), count
+    out = allocate(x.queue, (int(count[-1:].item()) if x.size else 0,), x.dtype)
     if out.size:
-        wide = is_wide(profile, reach(x), reach(mask))
-        kernel = _kernel(queue, SELECT, BITS[x.dtype.itemsize], place.dtype, wide, 4, 4)
-        grid, local, step = line_of(profile, x.size)
-        launch(
-            kernel, queue, grid, local, x.buffer, mask.buffer, place.buffer, out.buffer, x.offset, mask.offset, x.size,
-            step,
-        )  # fmt: skip
-    return out, place
+        launch = remember(x.queue, ("select", *like(x), *like(mask)), lambda: _select_plan(x, mask, count.dtype))
+        launch(x=x, mask=mask, count=count.buffer, out=out.buffer)
+    return out, count
+
+
+def _select_plan(x: Tensor, mask: Tensor, count: DType) -> Launch:
+    profile = profile_of(x.queue)
+    grid, local, step = line_of(profile, x.size)
+    made = _program(x.queue, SELECT, x.dtype.itemsize, count, is_wide(profile, x, mask))
+    return made.bind(grid, local, size=x.size, step=step)
 
 
 def isin(x: Tensor, values: Tensor) -> Tensor:
@@ -271,25 +273,6 @@ def check_on_host(where: str, index: np.ndarray, n: int) -> None:
         raise IndexOutOfRange(index_message(where, int(bad.flat[0]), n))
 
 
-def grid_of(profile: DeviceProfile, rows: int, cols: int) -> tuple[Shape, Shape, tuple[int, int]]:
-    """Global and local size over a matrix, and what a CPU device's item takes of it: (rows, columns)."""
-    if profile.kind == "cpu":
-        chunk = min(cols, CHUNK)
-        step = max(1, min(CHUNK // chunk, -(-rows // (4 * profile.compute_units))))
-        return (-(-cols // chunk), -(-rows // step)), (1, 1), (step, chunk)
-    group = profile.group(GROUP)
-    return (-(-rows * cols // group) * group,), (group,), (1, 1)
-
-
-def line_of(profile: DeviceProfile, size: int) -> tuple[Shape, Shape, int]:
-    """Global and local size over `size` elements, and how many an item takes."""
-    if profile.kind == "cpu":
-        step = max(1, min(CHUNK, -(-size // (4 * profile.compute_units))))
-        return (-(-size // step),), (1,), step
-    group = profile.group(GROUP)
-    return (-(-size // group) * group,), (group,), 1
-
-
 @cache
 def _source(form: int, bits: str, index: DType, wide: bool, plain: bool, per: int) -> str:
     extra = {"PLAIN": 1} if plain else {}
@@ -298,10 +281,7 @@ def _source(form: int, bits: str, index: DType, wide: bool, plain: bool, per: in
     )
 
 
-def _kernel(
-    queue: Any, form: int, bits: str, index: DType, wide: bool, memory: int, positions: int, *rest: DType, per: int = 1
-) -> Kernel:
-    """The kernel of gather.cl that takes `memory` buffers, then positions, then the `rest`."""
-    types = (*[None] * memory, *[INT64 if wide else INT32] * positions, *rest)
-    source = _source(form, bits, index, wide, profile_of(queue).kind == "cpu", per)
-    return get_kernel(queue, source, ("gather", "one_hot", "select_marked")[form], types, ("-w",))
+def _program(queue: Any, form: int, size: int, index: DType, wide: bool, per: int = 1) -> Program:
+    """A kernel of gather.cl for elements of `size` bytes, `per` of which are moved at once."""
+    source = _source(form, BITS[size], index, wide, profile_of(queue).kind == "cpu", per)
+    return program(queue, source, ("gather", "one_hot", "select_marked")[form], ("-w",))

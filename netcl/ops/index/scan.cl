@@ -17,12 +17,12 @@
 #define EACH 4
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1)))
-void scan(__global const S* restrict x, __global ACC* restrict carry, __global R* restrict out, I x_at, I x_o, I x_n,
+void scan(__global const S* restrict x, __global ACC* restrict carry, __global R* restrict out, I ox, I x_o, I x_n,
           I x_c, I n, I cols, I outer, I parts, I span, I step, int totals) {
     __local ACC sums[2][WG];
     const int lid = get_local_id(0);
     const I run = get_group_id(0), o = run / parts, part = run - o * parts;
-    const I end = LEAST((part + 1) * span, n), from = x_at + o * x_o;
+    const I end = LEAST((part + 1) * span, n), from = ox + o * x_o;
     ACC base = part > 0 && !totals ? carry[run - 1] : (ACC)0;
     for (I tile = part * span; tile < end; tile += WG * EACH) {
         const I k = tile + lid * EACH;
@@ -51,13 +51,13 @@ void scan(__global const S* restrict x, __global ACC* restrict carry, __global R
 
 #else
 
-__kernel void scan(__global const S* restrict x, __global ACC* restrict carry, __global R* restrict out, I x_at, I x_o,
+__kernel void scan(__global const S* restrict x, __global ACC* restrict carry, __global R* restrict out, I ox, I x_o,
                    I x_n, I x_c, I n, I cols, I outer, I parts, I span, I step, int totals) {
     const I blocks = (cols + COLS - 1) / COLS, runs = outer * parts * blocks;
     I run = (I)get_global_id(0) * step;
     for (const I last = LEAST(run + step, runs); run < last; run++) {
         const I q = run / blocks, c0 = (run - q * blocks) * COLS, o = q / parts, part = q - o * parts;
-        const I end = LEAST((part + 1) * span, n), from = x_at + o * x_o + c0 * x_c, to = o * n * cols + c0;
+        const I end = LEAST((part + 1) * span, n), from = ox + o * x_o + c0 * x_c, to = o * n * cols + c0;
         const int width = (int)LEAST(COLS, cols - c0);
         ACC acc[COLS];
         for (int c = 0; c < width; c++) acc[c] = part > 0 && !totals ? carry[(q - 1) * cols + c0 + c] : (ACC)0;

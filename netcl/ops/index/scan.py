@@ -9,15 +9,14 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, FLOAT64, INT32, INT64, DType, compute_dtype, is_float
 from netcl.core.tensor import Tensor, allocate
-from netcl.fusion.chain import CHUNK, GROUP, reach
 from netcl.kernels import sources
-from netcl.runtime.cache import get_kernel
+from netcl.kernels.grid import CHUNK, FAR, GROUP, is_wide, like
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, program
 
-FAR = (1 << 31) - 4096  # from here on positions need 64 bits, with room for rounding up to whole groups
 COLUMNS = 16  # that an item of a CPU device walks together
 TILE = 4 * GROUP  # elements that a group of a GPU scans at once
 
@@ -58,11 +57,6 @@ def _numpy_count(mask: np.ndarray, dtype: DType) -> np.ndarray:
     return np.cumsum(mask, dtype=dtype)
 
 
-def is_wide(profile: DeviceProfile, *sizes: int) -> bool:
-    """Whether positions up to these sizes need 64 bits; CPU devices lose nothing by them."""
-    return profile.kind == "cpu" or max(sizes) >= FAR
-
-
 def _sum_dtype(dtype: DType, queue: Any) -> DType:
     profile = profile_of(queue)
     return FLOAT64 if is_float(dtype) and profile.kind == "cpu" and profile.has_fp64 else compute_dtype(dtype)
@@ -88,17 +82,30 @@ def _cut(profile: DeviceProfile, outer: int, n: int, cols: int) -> Cut:
     return Cut(False, 1, min(n // 32, -(-256 * units // (outer * cols))) if few else 1)
 
 
+class Plan(NamedTuple):
+    """Launches of a scan: the sums of the parts, where there are several, and the running sums of each part."""
+
+    totals: Launch | None
+    scan: Launch
+
+
 def _scan(x: Tensor, dtype: DType, total: DType) -> Tensor:
     """Running sums of `x` (outer, n, cols) along the middle axis, kept in `total`, as `dtype`."""
-    queue, (outer, n, cols) = x.queue, x.shape
-    profile = profile_of(queue)
+    plan = remember(x.queue, ("scan", dtype, total, *like(x)), lambda: _plan(x, dtype, total))
+    unused = x.buffer
+    if plan.totals is None:
+        return plan.scan(x=x, carry=unused)  # type: ignore[no-any-return]
+    carry = _scan(plan.totals(x=x, out=unused), total, total)
+    return plan.scan(x=x, carry=carry.buffer)  # type: ignore[no-any-return]
+
+
+def _plan(x: Tensor, dtype: DType, total: DType) -> Plan:
+    queue, (outer, n, cols), profile = x.queue, x.shape, profile_of(x.queue)
     cut = _cut(profile, outer, n, cols)
     span = -(-n // cut.parts)
     parts = -(-n // span)
     group = profile.group(GROUP)
-    wide = is_wide(profile, x.size, reach(x))
-    source = _source(x.dtype, dtype, total, group if cut.rows else 0, cut.columns, wide)
-    kernel = get_kernel(queue, source, "scan", _types(wide), ("-w",))
+    source = _source(x.dtype, dtype, total, group if cut.rows else 0, cut.columns, is_wide(profile, x))
     runs, step = outer * parts * -(-cols // cut.columns), 1
     if cut.rows:
         grid, local = runs * group, group
@@ -107,20 +114,12 @@ def _scan(x: Tensor, dtype: DType, total: DType) -> Tensor:
         grid, local = -(-runs // step), 1
     else:
         grid, local = -(-runs // group) * group, group
-    out = allocate(queue, x.shape, dtype)
-    facts = (x.offset, *x.strides, n, cols, outer, parts, span, step)
+    made, facts = program(queue, source, "scan", ("-w",)), dict(zip(("x_o", "x_n", "x_c"), x.strides))
+    facts |= {"n": n, "cols": cols, "outer": outer, "parts": parts, "span": span, "step": step}
+    scan = made.bind((grid,), (local,), {"out": (x.shape, dtype)}, totals=0, **facts)
     if parts == 1:
-        launch(kernel, queue, (grid,), (local,), x.buffer, out.buffer, out.buffer, *facts, 0)
-        return out
-    sums = allocate(queue, (outer, parts, cols), total)
-    launch(kernel, queue, (grid,), (local,), x.buffer, sums.buffer, out.buffer, *facts, 1)
-    carry = _scan(sums, total, total)
-    launch(kernel, queue, (grid,), (local,), x.buffer, carry.buffer, out.buffer, *facts, 0)
-    return out
-
-
-def _types(wide: bool) -> tuple[DType | None, ...]:
-    return (None, None, None, *[INT64 if wide else INT32] * 10, INT32)
+        return Plan(None, scan)
+    return Plan(made.bind((grid,), (local,), {"carry": ((outer, parts, cols), total)}, totals=1, **facts), scan)
 
 
 @cache

@@ -19,14 +19,14 @@ typedef T8 UNALIGNED __attribute__((aligned(sizeof(T))));
 #endif
 
 __kernel void add_columns(__global T* restrict out, __global const INDEX* restrict index,
-                          __global const S* restrict src, __global int* flag, I i_at, I i_o, I i_k, I i_c, I s_at,
-                          I s_o, I s_k, I s_c, I n, I count, I cols, I outer, I chunk, long skip, int code) {
+                          __global const S* restrict src, I oindex, I osrc, int code, __global int* flag, I i_o,
+                          I i_k, I i_c, I s_o, I s_k, I s_c, I n, I count, I cols, I outer, I chunk, long skip) {
     const I blocks = (cols + chunk - 1) / chunk, item = get_global_id(0), o = item / blocks;
     const I c0 = (item - o * blocks) * chunk, c1 = LEAST(c0 + chunk, cols);
     if (o >= outer) return;
     __global T* base = out + o * n * cols;
     for (I k = 0; k < count; k++) {
-        const I at = i_at + o * i_o + k * i_k, from = s_at + o * s_o + k * s_k;
+        const I at = oindex + o * i_o + k * i_k, from = osrc + o * s_o + k * s_k;
         if (i_c == 0) {
             const INDEX v = index[at];
             if (v < 0 || v >= n) { bad_index(flag, code, v, n); continue; }
@@ -49,11 +49,11 @@ __kernel void add_columns(__global T* restrict out, __global const INDEX* restri
 }
 
 #elif FORM == 1
-__kernel void make_keys(__global const INDEX* restrict index, __global KEY* restrict keys, __global int* flag, I i_at,
-                        I i_o, I i_k, I i_c, I n, I count, I cols, I size, long skip, int code) {
+__kernel void make_keys(__global const INDEX* restrict index, __global KEY* restrict keys, I oindex, int code,
+                        __global int* flag, I i_o, I i_k, I i_c, I n, I count, I cols, I size, long skip) {
     const I e = get_global_id(0), list = e / count, k = e - list * count, o = list / cols, c = list - o * cols;
     if (e >= size) return;
-    const INDEX v = index[i_at + o * i_o + k * i_k + c * i_c];
+    const INDEX v = index[oindex + o * i_o + k * i_k + c * i_c];
     const bool good = v >= 0 && v < n;
     if (!good) bad_index(flag, code, v, n);
     keys[e] = good && v != skip ? (KEY)v : (KEY)-1;
@@ -69,12 +69,12 @@ static inline int below(int4 v, int key) { return (v.x < key) + (v.y < key) + (v
 // Of equal keys those of earlier positions go before.
 __kernel __attribute__((reqd_work_group_size(NEAR * SHARES, 1, 1)))
 void rank_keys(__global const INDEX* restrict index, __global KEY* restrict sorted, __global long* restrict order,
-               __global int* flag, I i_at, I i_k, I n, I count, long skip, int code) {
+               I oindex, int code, __global int* flag, I i_k, I n, I count, long skip) {
     __local int4 tile[TILE / 4];
     __local int before[SHARES][NEAR];
     const int lid = get_local_id(0), lane = lid % NEAR, share = lid / NEAR;
     const I k = get_group_id(0) * NEAR + lane;
-    const INDEX own = k < count ? index[i_at + k * i_k] : 0;
+    const INDEX own = k < count ? index[oindex + k * i_k] : 0;
     const bool good = own >= 0 && own < n;
     const int key = good && own != skip ? (int)own : -1;
     if (share == 0 && k < count && !good) bad_index(flag, code, own, n);
@@ -82,7 +82,7 @@ void rank_keys(__global const INDEX* restrict index, __global KEY* restrict sort
     for (I start = 0; start < count; start += TILE) {
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int j = lid; j < TILE; j += NEAR * SHARES) {
-            const INDEX v = start + j < count ? index[i_at + (start + j) * i_k] : 0;
+            const INDEX v = start + j < count ? index[oindex + (start + j) * i_k] : 0;
             ((__local int*)tile)[j] = start + j >= count ? 0x7fffffff : v >= 0 && v < n && v != skip ? (int)v : -1;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -135,7 +135,7 @@ static inline TV add_rows(TV sum, __global const S* from, __global const long* o
 #if FORM == 3
 __kernel void sum_blocks(__global const KEY* restrict keys, __global const long* restrict order,
                          __global const S* restrict src, __global TV* restrict sums, __global int* restrict bounds,
-                         I s_at, I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I span, I size, I blocks) {
+                         I osrc, I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I span, I size, I blocks) {
     const I item = get_global_id(0), b = item / lanes, lane = item - b * lanes, o = lane / cols, c = lane - o * cols;
     if (item < size && keys[item] >= 0) {
         const KEY key = keys[item];
@@ -145,7 +145,7 @@ __kernel void sum_blocks(__global const KEY* restrict keys, __global const long*
     }
     const I p = b * span, first = START(o, c) + p;
     if (b >= blocks || keys[first] < 0 || keys[first] != keys[first + span - 1]) return;
-    sums[item] = add_rows((TV)(0), src + s_at + o * s_o + c * V * s_c, order + START(o, c), p, p + span, s_k);
+    sums[item] = add_rows((TV)(0), src + osrc + o * s_o + c * V * s_c, order + START(o, c), p, p + span, s_k);
 }
 
 #else
@@ -154,7 +154,7 @@ __kernel void sum_blocks(__global const KEY* restrict keys, __global const long*
 __kernel void sum_rows(__global const KEY* restrict keys, __global const long* restrict order,
                        __global const S* restrict src, __global const TV* restrict sums,
                        __global const int2* restrict bounds, __global const S* restrict x, __global S* restrict out,
-                       I s_at, I s_o, I s_k, I s_c, I n, I count, I cols, I lanes, I span, I x_at, I rows) {
+                       I osrc, I ox, I s_o, I s_k, I s_c, I n, I count, I cols, I span, I lanes, I rows) {
     const I item = get_global_id(0), r0 = item / cols * ROWS, c = item % cols;
     int2 runs[ROWS];
     #pragma unroll
@@ -166,16 +166,16 @@ __kernel void sum_rows(__global const KEY* restrict keys, __global const long* r
     for (int i = 0; i < ROWS; i++) {
         const I r = r0 + i, o = rows == n ? 0 : r / n, at = (r * cols + c) * V;
         if (r >= rows) return;
-        TV sum = ADDS ? GET(x + x_at + at) : (TV)(0);
+        TV sum = ADDS ? GET(x + ox + at) : (TV)(0);
         const int2 run = runs[i];
         if (run.x >= 0 && run.x < count && keys[START(o, c) + run.x] == r - o * n) {
-            __global const S* from = src + s_at + o * s_o + c * V * s_c;
-            __global const long* places = order + START(o, c);
+            __global const S* from = src + osrc + o * s_o + c * V * s_c;
+            __global const long* indices = order + START(o, c);
             const I b0 = (run.x + span - 1) / span, b1 = run.y / span;
-            sum = add_rows(sum, from, places, run.x, b0 < b1 ? b0 * span : run.y, s_k);
+            sum = add_rows(sum, from, indices, run.x, b0 < b1 ? b0 * span : run.y, s_k);
             #pragma unroll 4
             for (I b = b0; b < b1; b++) sum += sums[b * lanes + o * cols + c];
-            sum = add_rows(sum, from, places, b0 < b1 ? b1 * span : run.y, run.y, s_k);
+            sum = add_rows(sum, from, indices, b0 < b1 ? b1 * span : run.y, run.y, s_k);
         }
         SET(out + at, sum);
     }

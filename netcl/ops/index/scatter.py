@@ -8,26 +8,27 @@ from __future__ import annotations
 
 from functools import cache
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import Kernel, arm_flag, flag_buffer, launch
-from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.backend.opencl import arm_flag, flag_buffer
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, compute_dtype
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
-from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.fusion.chain import is_aligned, reach
+from netcl.core.tensor import Tensor, same_queue
+from netcl.fusion.chain import is_aligned
 from netcl.kernels import sources
+from netcl.kernels.grid import is_wide, like, line_of
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, Program, program
 from netcl.ops.elementwise import add, assign, contiguous, copy
-from netcl.ops.index.pick import check_gathered, check_index_dtype, check_on_host, line_of, pick, three
-from netcl.ops.index.scan import is_wide
+from netcl.ops.index.pick import check_gathered, check_index_dtype, check_on_host, pick, three
 from netcl.ops.index.sort import order_of_rows
 from netcl.ops.product.op import promote
-from netcl.runtime.cache import get_kernel
 
 NONE = -1  # no position is left out
 WALK = 32  # positions that a GPU's item may walk along before sorting them is quicker
@@ -35,6 +36,21 @@ RANKED = 1 << 14  # positions up to which counting for each those before it sort
 NEAR, SHARES, ROWS = 32, 8, 4  # as in scatter.cl: positions of a group and items for each; rows of an item
 COLUMNS, KEYS, RANK, BLOCKS, SUMS = range(5)  # FORM in scatter.cl
 _NAMES = ("add_columns", "make_keys", "rank_keys", "sum_blocks", "sum_rows")
+
+
+class Addition(NamedTuple):
+    """y[o, indices[o, k, c], c] += src[o, k, c] except at `skip`, y of `shape` being a copy of `x`, or zeros.
+
+    indices (O or 1, K, C or 1) and src (O, K, C), O and C being what is before and after `axis`.
+    """
+
+    where: str  # the op that errors shall name
+    shape: Shape
+    axis: int
+    indices: Tensor
+    src: Tensor
+    skip: int = NONE
+    x: Tensor | None = None
 
 
 def scatter_add(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
@@ -56,8 +72,8 @@ def scatter_add(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
         return copy(x)
     region = _region(x.shape, index.shape, axis)
     if x[region].shape == x.shape:
-        return _summed("scatter_add", x.shape, three(index, axis), three(src, axis), axis, x=x)
-    part = _summed("scatter_add", x[region].shape, three(index, axis), three(src, axis), axis)
+        return _summed(Addition("scatter_add", x.shape, axis, three(index, axis), three(src, axis), x=x))
+    part = _summed(Addition("scatter_add", x[region].shape, axis, three(index, axis), three(src, axis)))
     out = copy(x)
     assign(out[region], add(x[region], part))
     return out
@@ -69,10 +85,10 @@ def gather_grad(g: Tensor, index: Tensor, shape: Shape, axis: int) -> Tensor:
     region = _region(shape, index.shape, axis)
     seen = tuple(n if a == axis else m for a, (n, m) in enumerate(zip(shape, index.shape)))
     if seen == shape:
-        return _summed("gather", shape, three(index, axis), three(g, axis), axis)
+        return _summed(Addition("gather", shape, axis, three(index, axis), three(g, axis)))
     out = Tensor.zeros(g.queue, shape, g.dtype)
     if index.size:
-        assign(out[region], _summed("gather", seen, three(index, axis), three(g, axis), axis))
+        assign(out[region], _summed(Addition("gather", seen, axis, three(index, axis), three(g, axis))))
     return out
 
 
@@ -80,7 +96,8 @@ def take_grad(where: str, g: Tensor, index: Tensor, shape: Shape, axis: int, lef
     """Gradient of `take` for an x of `shape`: slices of g added where they came from, except at `left_out`."""
     axis = layout.as_axis(where, axis, len(shape))
     source = g.reshape(layout.size_of(shape[:axis]), index.size, layout.size_of(shape[axis + 1 :]))
-    return _summed(where, shape, index.reshape(1, -1, 1), source, axis, NONE if left_out is None else left_out)
+    skip = NONE if left_out is None else left_out
+    return _summed(Addition(where, shape, axis, index.reshape(1, -1, 1), source, skip))
 
 
 def _region(shape: Shape, index: Shape, axis: int) -> tuple[slice, ...]:
@@ -88,22 +105,16 @@ def _region(shape: Shape, index: Shape, axis: int) -> tuple[slice, ...]:
     return tuple(slice(None) if a == axis else slice(m) for a, (_, m) in enumerate(zip(shape, index)))
 
 
-def _summed(
-    where: str, shape: Shape, index: Tensor, src: Tensor, axis: int, skip: int = NONE, x: Tensor | None = None
-) -> Tensor:
-    """y[o, index[o, k, c], c] += src[o, k, c] except at `skip`, y of `shape` being a copy of `x`, or zeros.
-
-    index (O or 1, K, C or 1) and src (O, K, C), O and C being what is before and after `axis`.
-    """
-    queue, profile = src.queue, profile_of(src.queue)
+def _summed(job: Addition) -> Tensor:
+    src, profile = job.src, profile_of(job.src.queue)
     if src.size and profile.kind not in ("cpu", "numpy") and src.shape[1] > WALK:
-        return _by_runs(where, shape, axis, index, src, skip, None if x is None else contiguous(x))
+        return _by_runs(job if job.x is None else job._replace(x=contiguous(job.x)))
     compute = compute_dtype(src.dtype)
-    out = Tensor.zeros(queue, shape, compute) if x is None else copy(x.astype(compute))
+    out = Tensor.zeros(src.queue, job.shape, compute) if job.x is None else copy(job.x.astype(compute))
     if src.size and profile.kind == "numpy":
-        cpu.update(_numpy_add, (three(out, axis),), index, src, where=where, skip=skip)
+        cpu.update(_numpy_add, (three(out, job.axis),), job.indices, src, where=job.where, skip=job.skip)
     elif src.size:
-        _by_columns(where, three(out, axis), index, src, skip, profile)
+        _by_columns(job, three(out, job.axis))
     return out.astype(src.dtype)
 
 
@@ -118,119 +129,144 @@ def _numpy_add(out: np.ndarray, index: np.ndarray, src: np.ndarray, where: str, 
         base = (np.arange(outer) * n)[:, None, None]
         flat = np.where(index == skip, skip, (base + index) * cols + np.arange(cols)).reshape(-1)
         target, src = out.reshape(1, -1, 1), src.reshape(1, -1, 1)
-    places = np.flatnonzero(flat != skip)
-    places = places[np.argsort(flat[places], kind="stable")]
-    keys = flat[places]
+    chosen = np.flatnonzero(flat != skip)
+    chosen = chosen[np.argsort(flat[chosen], kind="stable")]
+    keys = flat[chosen]
     if keys.size:
         starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-        target[:, keys[starts]] += np.add.reduceat(src[:, places], starts, axis=1, dtype=out.dtype)
+        target[:, keys[starts]] += np.add.reduceat(src[:, chosen], starts, axis=1, dtype=out.dtype)
     return out
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-def _by_columns(
-    where: str, out: Tensor, index: Tensor, src: Tensor, skip: int, profile: DeviceProfile
-) -> None:  # fmt: skip
-    """One launch: every column of `out` belongs to one work-item, which walks along the positions."""
-    queue, (outer, count, cols) = out.queue, src.shape
+def _by_columns(job: Addition, out: Tensor) -> None:
+    """One launch: every column of `out` (O, n, C) belongs to one work-item, which walks along the positions."""
+    index, src = job.indices, job.src
+    key = ("scatter by columns", out.shape, job.skip, *like(index), *like(src))
+    launch = remember(src.queue, key, lambda: _columns_plan(job, out))
+    launch(out=out.buffer, index=index, src=src, code=arm_flag(src.queue, job.where))
+
+
+def _columns_plan(job: Addition, out: Tensor) -> Launch:
+    index, src, queue, (outer, count, cols) = job.indices, job.src, out.queue, job.src.shape
+    profile = profile_of(queue)
     chunk, local = 1, profile.group(64)
     if profile.kind == "cpu":
         share = -(-cols * outer // (4 * profile.compute_units))
         chunk, local = min(cols, -(-share // 16) * 16), 1  # 16: items do not share cache lines
     items = outer * -(-cols // chunk)
-    wide = is_wide(profile, out.size, reach(index), reach(src))
-    kernel = _kernel(queue, COLUMNS, (src.dtype, index.dtype, INT32, wide), 4, 13, INT64, INT32)
-    launch(
-        kernel, queue, (-(-items // local) * local,), (local,), out.buffer, index.buffer, src.buffer,
-        flag_buffer(queue), index.offset, *layout.expand_strides(index.shape, index.strides, src.shape), src.offset,
-        *src.strides, out.shape[1], count, cols, outer, chunk, skip, arm_flag(queue, where),
+    form = Form(COLUMNS, src.dtype, index.dtype, INT32, is_wide(profile, out, index, src))
+    return _program(queue, form).bind(
+        (-(-items // local) * local,), (local,), flag=flag_buffer(queue), **_steps(index, src.shape), **_steps_of(src),
+        n=out.shape[1], count=count, cols=cols, outer=outer, chunk=chunk, skip=job.skip,
     )  # fmt: skip
 
 
-def _by_runs(where: str, shape: Shape, axis: int, index: Tensor, src: Tensor, skip: int, x: Tensor | None) -> Tensor:
-    """Sort the positions, sum blocks of equal ones, then write row by row `x` and what belongs to it.
+def _by_runs(job: Addition) -> Tensor:
+    """Sort the positions, sum blocks of equal ones, then write row by row `x` and what belongs to it."""
+    index, src, x = job.indices, job.src, job.x
+    whole = index.shape[::2] == (1, 1)
+    keys, order = _sorted(job, (1, src.shape[1], 1) if whole else src.shape)
+    facts = (job.shape, job.axis, whole, keys.dtype, *like(src), x is None or x.offset % 4 == 0)
+    blocks, rows = remember(
+        src.queue, ("scatter by runs", *facts, *(() if x is None else like(x))), lambda: _runs_plan(job, keys, whole)
+    )
+    runs = {"keys": keys.buffer, "order": order.buffer, "src": src}
+    sums, bounds = blocks(**runs)
+    out: Tensor = rows(**runs, sums=sums.buffer, bounds=bounds.buffer, x=src if x is None else x)
+    return out
+
+
+def _runs_plan(job: Addition, keys: Tensor, whole: bool) -> tuple[Launch, Launch]:
+    """The launches for the sums of blocks, and for the rows of the result.
 
     Where whole rows are added there is one list of positions, else one for each (o, c).
     """
-    queue, (outer, count, cols), n = src.queue, src.shape, shape[axis]
-    out, profile = allocate(queue, shape, src.dtype), profile_of(queue)
-    whole = index.shape[::2] == (1, 1)
-    keys, order = _sorted(where, index, (1, count, 1) if whole else src.shape, n, skip)
+    src, x, queue, (outer, count, cols), n = job.src, job.x, job.src.queue, job.src.shape, job.shape[job.axis]
+    profile, compute, size = profile_of(queue), compute_dtype(src.dtype), layout.size_of(job.shape)
     aligned = is_aligned((src,), (src.strides,)) and (x is None or x.offset % 4 == 0)
     vector = 4 if whole and cols % 4 == 0 and src.strides[2] == 1 and aligned else 1
     columns, span = cols // vector, max(32, isqrt(count) // 3)
     lanes, blocks, rows = outer * columns, count // span, outer * n
-    sums = allocate(queue, (blocks, outer * cols), compute_dtype(src.dtype))
-    bounds = allocate(queue, (n if whole else out.size, 2), INT32)
-    base = out if x is None else x
-    wide = is_wide(profile, out.size, reach(src), reach(base), keys.size, sums.size)
-    types = (
-        src.dtype,
-        INT32,
-        keys.dtype,
-        wide,
-        (("V", vector), ("LISTS", int(not whole)), ("ADDS", int(x is not None))),
-    )
-    runs = (keys.buffer, order.buffer, src.buffer, sums.buffer, bounds.buffer)
-    facts = (src.offset, *src.strides, n, count, columns, lanes, span)
+    new = {"sums": ((blocks, outer * cols), compute), "bounds": ((n if whole else size, 2), INT32)}
+    wide = is_wide(profile, size, src, *(() if x is None else (x,)), keys, blocks * outer * cols)
+    more = (("V", vector), ("LISTS", int(not whole)), ("ADDS", int(x is not None)))
+    form = Form(BLOCKS, src.dtype, INT32, keys.dtype, wide, more)
+    facts = {**_steps_of(src), "n": n, "count": count, "cols": columns, "lanes": lanes, "span": span}
     grid, local, _ = line_of(profile, max(blocks * lanes, keys.size))
-    launch(_kernel(queue, BLOCKS, types, 5, 11), queue, grid, local, *runs, *facts, keys.size, blocks)
+    summed = _program(queue, form).bind(grid, local, new, **facts, size=keys.size, blocks=blocks)
     grid, local, _ = line_of(profile, -(-rows // ROWS) * columns)
-    launch(
-        _kernel(queue, SUMS, types, 7, 11),
-        queue,
-        grid,
-        local,
-        *runs,
-        base.buffer,
-        out.buffer,
-        *facts,
-        base.offset,
-        rows,
-    )
-    return out
+    made = _program(queue, form._replace(form=SUMS))
+    return summed, made.bind(grid, local, {"out": (job.shape, src.dtype)}, **facts, rows=rows)
 
 
-def _sorted(where: str, index: Tensor, seen: Shape, n: int, skip: int) -> tuple[Tensor, Tensor]:
+def _sorted(job: Addition, seen: Shape) -> tuple[Tensor, Tensor]:
     """The lists of positions of an index seen as (O, K, C): (O * C, K, 1), -1 for what is left out, in rising order.
 
     And where along K each was (int64). Positions are int32, int64 where that is too small.
     """
-    queue, profile, (outer, count, cols) = index.queue, profile_of(index.queue), seen
-    lists, group = outer * cols, NEAR * SHARES
-    wide = is_wide(profile, lists * count, reach(index))
-    keys = allocate(queue, (lists, count, 1), INT64 if is_wide(profile, n) else INT32)
-    types = (INT32, index.dtype, keys.dtype, wide)
-    flag, at, code = flag_buffer(queue), index.offset, arm_flag(queue, where)
-    if index.shape[::2] == (1, 1) and count <= RANKED and keys.dtype == INT32 and profile.group(group) == group:
-        order, kernel = allocate(queue, (count,), INT64), _kernel(queue, RANK, types, 4, 4, INT64, INT32)
-        launch(
-            kernel, queue, (-(-count // NEAR) * group,), (group,), index.buffer, keys.buffer, order.buffer, flag, at,
-            index.strides[1], n, count, skip, code,
-        )  # fmt: skip
-        return keys, order
-    kernel = _kernel(queue, KEYS, types, 3, 8, INT64, INT32)
-    grid, local, _ = line_of(profile, keys.size)
-    steps = layout.expand_strides(index.shape, index.strides, seen)
-    launch(
-        kernel, queue, grid, local, index.buffer, keys.buffer, flag, at, *steps, n, count, cols, keys.size, skip, code
-    )  # fmt: skip
-    order = order_of_rows(keys.reshape(lists, count))
-    return pick(where, keys, order.reshape(keys.shape), keys.shape), order
+    index, queue, (outer, count, cols) = job.indices, job.indices.queue, seen
+    key = ("scatter keys", seen, job.shape[job.axis], job.skip, *like(index))
+    launch = remember(queue, key, lambda: _keys_plan(job, seen))
+    made = launch(index=index, code=arm_flag(queue, job.where))
+    if isinstance(made, tuple):  # keys and order at once
+        return made
+    order = order_of_rows(made.reshape(outer * cols, count))
+    return pick(job.where, made, order.reshape(made.shape), made.shape), order
+
+
+def _keys_plan(job: Addition, seen: Shape) -> Launch:
+    """The launch that makes the keys, and where there are few their order as well."""
+    index, queue, n, (outer, count, cols) = job.indices, job.indices.queue, job.shape[job.axis], seen
+    profile, group, shape = profile_of(queue), NEAR * SHARES, (outer * cols, count, 1)
+    key = INT64 if is_wide(profile, n) else INT32
+    form = Form(KEYS, INT32, index.dtype, key, is_wide(profile, layout.size_of(shape), index))
+    facts: dict[str, Any] = {"flag": flag_buffer(queue), "n": n, "count": count, "skip": job.skip}
+    if index.shape[::2] == (1, 1) and count <= RANKED and key == INT32 and profile.group(group) == group:
+        new = {"sorted": (shape, key), "order": ((count,), INT64)}
+        made = _program(queue, form._replace(form=RANK))
+        return made.bind((-(-count // NEAR) * group,), (group,), new, **facts, i_k=index.strides[1])
+    size = layout.size_of(shape)
+    grid, local, _ = line_of(profile, size)
+    facts |= {**_steps(index, seen), "cols": cols, "size": size}
+    return _program(queue, form).bind(grid, local, {"keys": (shape, key)}, **facts)
+
+
+def _steps(index: Tensor, seen: Shape) -> dict[str, int]:
+    return dict(zip(("i_o", "i_k", "i_c"), layout.expand_strides(index.shape, index.strides, seen)))
+
+
+def _steps_of(src: Tensor) -> dict[str, int]:
+    return dict(zip(("s_o", "s_k", "s_c"), src.strides))
+
+
+class Form(NamedTuple):
+    """What the text of scatter.cl depends on."""
+
+    form: int
+    src: DType
+    indices: DType
+    key: DType
+    wide: bool
+    more: tuple[tuple[str, int], ...] = ()
 
 
 @cache
-def _source(form: int, src: DType, index: DType, key: DType, wide: bool, more: tuple[tuple[str, int], ...] = ()) -> str:
-    compute = C_NAME[compute_dtype(src)]
-    types: dict[str, Any] = {"S": C_NAME[src], "T": compute, "INDEX": C_NAME[index], "KEY": C_NAME[key]}
-    if form == COLUMNS and wide and compute == C_NAME[src]:  # GPUs walk one column per item
+def _source(form: Form) -> str:
+    compute = C_NAME[compute_dtype(form.src)]
+    types: dict[str, Any] = {
+        "S": C_NAME[form.src],
+        "T": compute,
+        "INDEX": C_NAME[form.indices],
+        "KEY": C_NAME[form.key],
+    }
+    if form.form == COLUMNS and form.wide and compute == types["S"]:  # GPUs walk one column per item
         types["T8"] = f"{compute}8"
-    return sources.load("index.cl", "scatter.cl", FORM=form, I="long" if wide else "int", **types, **dict(more))
+    width = "long" if form.wide else "int"
+    return sources.load("index.cl", "scatter.cl", FORM=form.form, I=width, **types, **dict(form.more))
 
 
-def _kernel(queue: Any, form: int, facts: tuple[Any, ...], memory: int, positions: int, *rest: DType) -> Kernel:
-    """The kernel of scatter.cl for `facts` (see _source) that takes `memory` buffers, positions, then the `rest`."""
-    types = (*[None] * memory, *[INT64 if facts[3] else INT32] * positions, *rest)
-    return get_kernel(queue, _source(form, *facts), _NAMES[form], types, ("-w",))
+def _program(queue: Any, form: Form) -> Program:
+    return program(queue, _source(form), _NAMES[form.form], ("-w",))

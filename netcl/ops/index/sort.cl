@@ -7,7 +7,7 @@
 // Else (WG items a group): rows are padded to `padded`, a power of two, with pairs larger than all others. sort_blocks
 // sorts blocks of EACH * WG pairs, several short rows or a part of a long one, by a bitonic network; an item takes the
 // steps of three neighbouring reaches on eight pairs of its own between two visits of local memory. merge_runs makes one
-// run of `fan`: a pair's place is the number of pairs before it, found by bisection in each. Source: Batcher 1968.
+// run of `fan`: a pair's position is the number of pairs before it, found by bisection in each. Source: Batcher 1968.
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
 
 #ifdef WIDE
@@ -49,13 +49,13 @@ static inline void insert(__global Pair* a, int n) {
     }
 }
 
-__kernel void sort_rows(__global const S* restrict x, __global long* restrict order, __global Pair* scratch, long x_at,
+__kernel void sort_rows(__global const S* restrict x, __global long* restrict order, __global Pair* scratch, long ox,
                         long x_r, long x_k, long rows, int n, int descending) {
     __global Pair* a = scratch + get_global_id(0) * 2 * n;
     __global Pair* b = a + n;
     int counts[DIGITS][256];
     for (long r = get_global_id(0); r < rows; r += get_global_size(0)) {
-        for (int i = 0; i < n; i++) a[i] = pair_of(key_of(LOAD(x, x_at + r * x_r + i * x_k), descending), i);
+        for (int i = 0; i < n; i++) a[i] = pair_of(key_of(LOAD(x, ox + r * x_r + i * x_k), descending), i);
         if (n <= SHORT) insert(a, n);
         else {
             for (int d = 0; d < DIGITS; d++)
@@ -105,7 +105,7 @@ static inline void exchange(Pair* p, Pair* q, bool rising) {
 
 // Rows that fit a block leave their order, others sorted blocks.
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1)))
-void sort_blocks(__global const S* restrict x, __global Pair* restrict pairs, __global long* restrict order, long x_at,
+void sort_blocks(__global const S* restrict x, __global Pair* restrict pairs, __global long* restrict order, long ox,
                  long x_r, long x_k, long rows, int n, int descending, int padded) {
     __local Pair block[SPREAD(BLOCK)];
     const int lid = get_local_id(0), last = LEAST(padded, BLOCK), bits = 31 - clz(padded);
@@ -114,7 +114,7 @@ void sort_blocks(__global const S* restrict x, __global Pair* restrict pairs, __
         const long r = (base + e) >> bits;
         const int k = (int)((base + e) & (padded - 1));
         const bool inside = r < rows && k < n;
-        block[SPREAD(e)] = pair_of(inside ? key_of(LOAD(x, x_at + r * x_r + k * x_k), descending) : ~(KEY)0, k);
+        block[SPREAD(e)] = pair_of(inside ? key_of(LOAD(x, ox + r * x_r + k * x_k), descending) : ~(KEY)0, k);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     Pair p[EACH];
@@ -150,7 +150,7 @@ __kernel void merge_runs(__global const Pair* restrict pairs, __global Pair* res
                          __global long* restrict order, long rows, int n, int padded, int run, int fan) {
     const long i = get_global_id(0), base = i & ~((long)run * fan - 1);
     const Pair p = pairs[i];
-    long place = base;
+    long position = base;
     for (int f = 0; f < fan; f += 4) {
         int before[4] = {0, 0, 0, 0};
         for (int step = run / 2; step > 0; step /= 2)
@@ -161,11 +161,11 @@ __kernel void merge_runs(__global const Pair* restrict pairs, __global Pair* res
             }
         #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (f + j < fan) place += before[j] + is_before(pairs[base + (long)(f + j) * run + before[j]], p);
+            if (f + j < fan) position += before[j] + is_before(pairs[base + (long)(f + j) * run + before[j]], p);
     }
-    const long r = place >> (31 - clz(padded));
-    const int k = (int)(place & (padded - 1));
-    if (run * (long)fan < padded) merged[place] = p;
+    const long r = position >> (31 - clz(padded));
+    const int k = (int)(position & (padded - 1));
+    if (run * (long)fan < padded) merged[position] = p;
     else if (r < rows && k < n) order[r * n + k] = AT(p);
 }
 #endif

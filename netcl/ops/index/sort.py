@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -9,23 +10,21 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import ShapeError
 from netcl.core.memory import empty_buffer
 from netcl.core.tensor import Tensor, allocate
-from netcl.fusion.chain import GROUP
 from netcl.kernels import sources
+from netcl.kernels.grid import GROUP, like
+from netcl.kernels.plans import remember
+from netcl.kernels.program import program
 from netcl.ops.index.pick import gather
-from netcl.runtime.cache import get_kernel
 
 LONGEST = 1 << 29  # of a row: positions inside it are 32-bit
-_ROWS = (None, None, None, INT64, INT64, INT64, INT64, INT32, INT32)
-_BLOCKS = (None, None, None, INT64, INT64, INT64, INT64, INT32, INT32, INT32)
-_MERGE = (None, None, None, INT64, *[INT32] * 4)
-EACH = 8  # pairs of a GPU's work-item, as in sort.cl
+PAIRS = 8  # of a GPU's work-item: EACH of sort.cl
 SMALL = 1 << 17  # pairs up to which launches cost a GPU more than searching many runs at once
+Order = Callable[[Tensor], Tensor]
 
 
 def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
@@ -58,8 +57,8 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     axis = layout.as_axis("topk", axis, x.ndim)
     if not 0 <= layout.as_int("topk", k, "k") <= x.shape[axis]:
         raise ShapeError(f"topk: expected k in [0, {x.shape[axis]}] for axis {axis} of {x.shape}, got {k}.")
-    places = argsort(x, axis, descending=largest)[(slice(None),) * axis + (slice(k),)]
-    return gather(x, places, axis), places.contiguous()
+    indices = argsort(x, axis, descending=largest)[(slice(None),) * axis + (slice(k),)]
+    return gather(x, indices, axis), indices.contiguous()
 
 
 def _numpy_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
@@ -70,37 +69,51 @@ def _numpy_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
 
 def order_of_rows(x: Tensor, descending: bool = False) -> Tensor:
     """The stable order of each row of `x` (rows, n) on a device, as int64."""
+    return remember(x.queue, ("sort", descending, *like(x)), lambda: _plan(x, descending))(x)
+
+
+def _plan(x: Tensor, descending: bool) -> Order:
+    profile, (rows, n) = profile_of(x.queue), x.shape
+    facts = {"x_r": x.strides[0], "x_k": x.strides[1], "rows": rows, "n": n, "descending": int(descending)}
+    return (_by_rows if profile.kind == "cpu" else _by_blocks)(x, facts, profile)
+
+
+def _by_rows(x: Tensor, facts: dict[str, int], profile: DeviceProfile) -> Order:
+    """An item sorts whole rows."""
     queue, (rows, n) = x.queue, x.shape
-    profile = profile_of(queue)
-    order = allocate(queue, x.shape, INT64)
-    facts = (x.offset, *x.strides, rows, n, int(descending))
-    if profile.kind == "cpu":
-        items = min(rows, 4 * profile.compute_units)
-        kernel = get_kernel(queue, _source(x.dtype, PLAIN=1), "sort_rows", _ROWS, ("-w",))
-        scratch = empty_buffer(queue, items * 2 * n * _pair_size(x.dtype))
-        launch(kernel, queue, (items,), (1,), x.buffer, order.buffer, scratch, *facts)
-    else:
-        _by_blocks(x, order, facts, profile)
-    return order
+    items = min(rows, 4 * profile.compute_units)
+    made = program(queue, _source(x.dtype, PLAIN=1), "sort_rows", ("-w",))
+    launch, size = made.bind((items,), (1,), {"order": (x.shape, INT64)}, **facts), items * 2 * n * _pair_size(x.dtype)
+    return lambda x: launch(x=x, scratch=empty_buffer(queue, size))
 
 
-def _by_blocks(x: Tensor, order: Tensor, facts: tuple[int, ...], profile: DeviceProfile) -> None:
+def _by_blocks(x: Tensor, facts: dict[str, int], profile: DeviceProfile) -> Order:
     """Sort blocks of a group each, then merge runs of them."""
     queue, (rows, n), size = x.queue, x.shape, _pair_size(x.dtype)
     padded = 1 << max(n - 1, 1).bit_length()
-    most = GROUP // 2 if padded <= GROUP // 2 * EACH else GROUP
-    group = profile.group(min(most, profile.local_mem // ((EACH + 1) * size)))
-    block = EACH * group
+    most = GROUP // 2 if padded <= GROUP // 2 * PAIRS else GROUP
+    group = profile.group(min(most, profile.local_mem // ((PAIRS + 1) * size)))
+    block = PAIRS * group
     total = -(-rows * padded // block) * block
-    pairs, merged = (empty_buffer(queue, total * size if padded > block else 4) for _ in range(2))
     source = _source(x.dtype, WG=group)
-    kernel = get_kernel(queue, source, "sort_blocks", _BLOCKS, ("-w",))
-    launch(kernel, queue, (total // EACH,), (group,), x.buffer, pairs, order.buffer, *facts, padded)
-    merge = get_kernel(queue, source, "merge_runs", _MERGE, ("-w",))
+    made = program(queue, source, "sort_blocks", ("-w",))
+    sort = made.bind((total // PAIRS,), (group,), {"order": (x.shape, INT64)}, **facts, padded=padded)
+    made, merges = program(queue, source, "merge_runs", ("-w",)), []
     while block < padded:
         fan = min(32 if total <= SMALL else 4, padded // block)
-        launch(merge, queue, (total,), (group,), pairs, merged, order.buffer, rows, n, padded, block, fan)
-        pairs, merged, block = merged, pairs, block * fan
+        merges.append(made.bind((total,), (group,), rows=rows, n=n, padded=padded, run=block, fan=fan))
+        block *= fan
+    scratch = total * size if merges else 4
+
+    def run(x: Tensor) -> Tensor:
+        pairs, merged = empty_buffer(queue, scratch), empty_buffer(queue, scratch)
+        order: Tensor = sort(x=x, pairs=pairs)
+        for merge in merges:
+            merge(pairs=pairs, merged=merged, order=order.buffer)
+            pairs, merged = merged, pairs
+        return order
+
+    return run
 
 
 def _pair_size(dtype: DType) -> int:
