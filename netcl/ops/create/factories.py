@@ -10,18 +10,17 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, FLOAT64, INT32, INT64, DType, as_dtype, compute_dtype, is_float
+from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, FLOAT64, INT64, DType, as_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.layout import Shape
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
-from netcl.fusion.chain import CHUNK
 from netcl.kernels import sources
-from netcl.ops.index.pick import BITS, line_of
-from netcl.runtime.cache import get_kernel
-
-_TRIANGLE = (None, None, *[INT64] * 7, INT32, INT64)
+from netcl.kernels.grid import CHUNK, like, line_of
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, program
+from netcl.ops.index.pick import BITS
 
 
 def arange(queue: Any, start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
@@ -60,14 +59,19 @@ def _ramp(where: str, queue: Any, dtype: DType, n: int, start: float, step: floa
     facts = (start, step, last) if is_float(dtype) else (int(start), int(step), int(last))
     if isinstance(queue, CPUQueue):
         return cpu.compute(_numpy_ramp, queue=queue, dtype=dtype, n=n, facts=facts)  # type: ignore[no-any-return]
-    out, profile = Tensor.empty(queue, (n,), dtype), profile_of(queue)
     if n == 0:
-        return out
+        return Tensor.empty(queue, (0,), dtype)
+    start, step, last = facts
+    launch = remember(queue, ("ramp", dtype, n), lambda: _ramp_plan(queue, dtype, n))
+    return launch(start=start, step=step, last=last)  # type: ignore[no-any-return]
+
+
+def _ramp_plan(queue: Any, dtype: DType, n: int) -> Launch:
+    profile = profile_of(queue)
     acc = INT64 if not is_float(dtype) else FLOAT64 if profile.has_fp64 else FLOAT32
-    kernel = get_kernel(queue, _ramp_source(out.dtype, acc), "ramp", (None, acc, acc, acc, INT64, INT64), ("-w",))
     grid, local, span = line_of(profile, n)
-    launch(kernel, queue, grid, local, out.buffer, *facts, n, span)
-    return out
+    made = program(queue, _ramp_source(dtype, acc), "ramp", ("-w",))
+    return made.bind(grid, local, {"out": ((n,), dtype)}, n=n, span=span)
 
 
 def _numpy_ramp(dtype: DType, n: int, facts: tuple[float, float, float]) -> np.ndarray:
@@ -110,22 +114,23 @@ def _triangle(where: str, x: Tensor, k: int) -> Tensor:
     k = layout.as_int(where, k, "k")
     if x.backend == "cpu":
         return cpu.compute(_numpy_triangle, x, where=where, k=k)  # type: ignore[no-any-return]
-    queue, profile = x.queue, profile_of(x.queue)
-    out = Tensor.empty(queue, x.shape, x.dtype)
     if x.size == 0:
-        return out
-    rows, cols = x.shape[-2:]
-    batch = layout.size_of(x.shape[:-2])
-    seen = x.reshape(batch, rows, cols)
-    source = sources.load("create.cl", FORM=1, U=BITS[x.dtype.itemsize])
-    kernel = get_kernel(queue, source, "triangle", _TRIANGLE, ("-w",))
+        return Tensor.empty(x.queue, x.shape, x.dtype)
+    seen, shape = x.reshape(-1, *x.shape[-2:]), x.shape
+    launch = remember(x.queue, (where, k, shape, *like(seen)), lambda: _triangle_plan(where, seen, k, shape))
+    return launch(x=seen)  # type: ignore[no-any-return]
+
+
+def _triangle_plan(where: str, x: Tensor, k: int, shape: Shape) -> Launch:
+    """The launch for x (batch, rows, cols) whose result has `shape`."""
+    profile, (batch, rows, cols) = profile_of(x.queue), x.shape
     group, span = (1, CHUNK) if profile.kind == "cpu" else (profile.group(64), 1)
-    grid = -(-cols // (span * group)) * group
-    launch(
-        kernel, queue, (grid, batch * rows), (group, 1), seen.buffer, out.buffer,
-        seen.offset, *seen.strides, rows, cols, k, int(where == "tril"), span,
+    grid = (-(-cols // (span * group)) * group, batch * rows)
+    made = program(x.queue, sources.load("create.cl", FORM=1, U=BITS[x.dtype.itemsize]), "triangle", ("-w",))
+    return made.bind(
+        grid, (group, 1), {"out": (shape, x.dtype)}, x_b=x.strides[0], x_r=x.strides[1], x_c=x.strides[2], rows=rows,
+        cols=cols, k=k, lower=int(where == "tril"), span=span,
     )  # fmt: skip
-    return out
 
 
 def _numpy_triangle(x: np.ndarray, where: str, k: int) -> np.ndarray:

@@ -6,18 +6,18 @@ this kernel 4.5. And it takes offsets of 32 bits: what is to go past 2^31 bytes 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import INT64
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
-from netcl.ops.index.pick import line_of
-from netcl.runtime.cache import get_kernel
+from netcl.kernels.grid import line_of
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, program
 
-WORD = 16
-_TYPES = (None, *[INT64] * 7)
+WORD = 16  # bytes
 
 
 def fill(x: Tensor, pattern: np.generic) -> None:
@@ -27,6 +27,10 @@ def fill(x: Tensor, pattern: np.generic) -> None:
     first = -(-start // WORD)
     words = max(0, end // WORD - first)
     low, high = (int(v) for v in np.full(WORD // size, pattern).view(np.int64))
-    kernel = get_kernel(queue, sources.load("create.cl", FORM=2), "fill", _TYPES, ("-w",))
+    launch = remember(queue, ("fill", words), lambda: _plan(queue, words))
+    launch(out=x.buffer, low=low, high=high, start=start, end=end, first=first)
+
+
+def _plan(queue: Any, words: int) -> Launch:
     grid, local, span = line_of(profile_of(queue), max(words, 1))
-    opencl.launch(kernel, queue, grid, local, x.buffer, low, high, start, end, first, words, span)
+    return program(queue, sources.load("create.cl", FORM=2), "fill", ("-w",)).bind(grid, local, n=words, span=span)

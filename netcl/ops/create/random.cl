@@ -5,7 +5,7 @@
 //   FORM 1 normal:    out = a + b * sqrt(-2 log u1) * (cos, sin)(2 pi u2), words (0, 1) and (2, 3); u1 in (0, 1]
 //   FORM 2 bernoulli: out = u < p, as x >> 8 < range = ceil(p * 2^24)
 //   FORM 3 integers:  out = low + floor(x * range / 2^32)
-//   FORM 4 dropout:   out = u < p ? 0 : in * b
+//   FORM 4 dropout:   out = u < p ? 0 : x * b
 // An item makes STEP times W blocks that lie side by side, and the items of a group lie side by side at each step. T is
 // float x W. CPU devices (PLAIN) have groups of one item; on GPUs 4 * W elements are one access of at most 16 bytes.
 // Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
@@ -79,13 +79,13 @@ static inline void distribute(const UW* x, T* y, T a, T b, uint range) {
 
 #if FORM == 3
 #define NUMBER long
-#define VALUE(j, l) (low + (long)((((const uint*)&x[l])[j] * range) >> 32))
+#define VALUE(j, l) (low + (long)((((const uint*)&words[l])[j] * range) >> 32))
 #else
 #define NUMBER float
 #define VALUE(j, l) ((const float*)&y[l])[j]
 #endif
 #if FORM == 4
-#define PUT(i, v) { float f = v, g = LOAD(in, in_offset + (i)); STORE(out, i, f == 0.0f ? 0.0f : f * g); }
+#define PUT(i, v) { float f = v, g = LOAD(x, ox + (i)); STORE(out, i, f == 0.0f ? 0.0f : f * g); }
 #elif defined(NARROW)
 #define PUT(i, v) STORE(out, i, (float)(v));
 #else
@@ -111,19 +111,22 @@ typedef SEVERAL(NUMBER) NUMBERS;
 #endif
 #endif
 
-__kernel void random(__global const S* restrict in, __global S* restrict out, long in_offset, long n, long first,
-                     uint k0, uint k1, float a, float b, long low, ulong range) {
+__kernel void random(
+#if FORM == 4
+    __global const S* restrict x, long ox,
+#endif
+    __global S* restrict out, long first, uint k0, uint k1, float a, float b, long low, ulong range, long n) {
     const size_t group = get_local_size(0);
     for (int step = 0; step < STEP; step++) {
         const long block = (((long)get_group_id(0) * STEP + step) * group + get_local_id(0)) * W, start = block * 4;
         if (start >= n) return;
         LW blocks;
         for (int j = 0; j < W; j++) ((ulong*)&blocks)[j] = first + block + j;
-        UW x[4];
-        philox(blocks, k0, k1, x);
+        UW words[4];
+        philox(blocks, k0, k1, words);
 #if FORM != 3
         T y[4];
-        distribute(x, y, (T)(a), (T)(b), (uint)range);
+        distribute(words, y, (T)(a), (T)(b), (uint)range);
 #endif
         NUMBER z[4 * W];
         UNROLL for (int j = 0; j < W; j++)
@@ -139,8 +142,8 @@ __kernel void random(__global const S* restrict in, __global S* restrict out, lo
         NUMBERS v = SEVERAL(vload)(0, z);
 #if FORM == 4
         NUMBERS g;
-        if ((in_offset & (4 * W - 1)) == 0) g = GET(in + in_offset + start);
-        else { UNROLL for (int i = 0; i < 4 * W; i++) ((float*)&g)[i] = LOAD(in, in_offset + start + i); }
+        if ((ox & (4 * W - 1)) == 0) g = GET(x + ox + start);
+        else { UNROLL for (int i = 0; i < 4 * W; i++) ((float*)&g)[i] = LOAD(x, ox + start + i); }
         v = v == 0.0f ? (NUMBERS)(0.0f) : v * g;
 #endif
         SET(out + start, v);

@@ -2,7 +2,7 @@
 
 A draw is (seed, first block, count): word i % 4 of block first + i / 4 belongs to element i. A generator only
 counts blocks, so draws never overlap, a state is two integers, and dropout can redraw its mask in backward instead of
-keeping it. Uniforms have 24 random bits; normals come by Box-Muller and agree across devices to 1e-6.
+saving it. Uniforms have 24 random bits; normals come by Box-Muller and agree across devices to 1e-6.
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
 
@@ -18,22 +18,21 @@ import numpy as np
 
 from netcl.core import layout, live
 from netcl.core.backend import cpu
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, INT64, UINT8, DType, as_dtype, is_float
+from netcl.core.dtypes import BOOL, C_NAME, UINT8, DType, as_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
+from netcl.core.layout import Shape
 from netcl.core.live import Cell
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, program
 from netcl.ops.elementwise import contiguous
-from netcl.runtime.cache import get_kernel
 
 UNIFORM, NORMAL, BERNOULLI, INTEGERS, DROPOUT = range(5)  # FORM in random.cl
 STEP = 64  # turns of a work-item on a CPU device
-_UINT, _ULONG = np.dtype(np.uint32), np.dtype(np.uint64)
-_TYPES = (None, None, INT64, INT64, INT64, _UINT, _UINT, FLOAT32, FLOAT32, INT64, _ULONG)
 
 
 class Generator:
@@ -89,6 +88,16 @@ class Draw(NamedTuple):
     high: Cell
 
 
+class Law(NamedTuple):
+    """What is made of the words of a draw; see random.cl for the numbers of each form."""
+
+    form: int
+    a: float = 0.0
+    b: float = 1.0
+    low: int = 0
+    range: int = 1
+
+
 def draw_of(generator: Generator | None, count: int) -> Draw:
     """Reserve the blocks for `count` elements."""
     source = generator or default_generator
@@ -122,23 +131,21 @@ def _numpy_normal(words: np.ndarray) -> np.ndarray:
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).reshape(-1)
 
 
-def _numpy(
-    *arrays: np.ndarray, form: int, shape: Any, dtype: DType, draw: tuple[int, int, int], a: float, b: float,
-    low: int, range: int,
-) -> np.ndarray:  # fmt: skip
+def _numpy(*arrays: np.ndarray, law: Law, shape: Shape, dtype: DType, draw: tuple[int, int, int]) -> np.ndarray:
+    form, a, b, low, limit = law
     count = layout.size_of(shape)
     words = philox(draw[0], -(-count // 4) * 4, draw[1], draw[2])
     if form == INTEGERS:
-        values: Any = low + ((words.astype(np.uint64) * np.uint64(range)) >> np.uint64(32)).astype(np.int64)
+        values: Any = low + ((words.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
     elif form == NORMAL:
         values = a + b * _numpy_normal(words)
     elif form == UNIFORM:
         values = np.float32(a) + np.float32(b - a) * _unit(words)
     elif form == BERNOULLI:
-        values = words >> np.uint32(8) < range
+        values = words >> np.uint32(8) < limit
     else:
-        keep = (words >> np.uint32(8) >= range)[:count].reshape(shape)
-        return np.where(keep, arrays[0] * arrays[0].dtype.type(b), arrays[0].dtype.type(0))
+        chosen = (words >> np.uint32(8) >= limit)[:count].reshape(shape)
+        return np.where(chosen, arrays[0] * arrays[0].dtype.type(b), arrays[0].dtype.type(0))
     return values[:count].astype(dtype).reshape(shape)
 
 
@@ -158,32 +165,27 @@ def _source(form: int, dtype: DType, plain: bool) -> str:
     return sources.load("random.cl", preamble=preamble, FORM=form, W=width, STEP=step, S=C_NAME[dtype], **extra)
 
 
-def _generate(
-    queue: Any, form: int, shape: Any, dtype: DType, draw: Draw, a: float = 0.0, b: float = 1.0, low: int = 0,
-    range: int = 1, x: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+def _generate(queue: Any, law: Law, shape: Shape, dtype: DType, draw: Draw, **x: Tensor) -> Tensor:
+    """Numbers of `law`; dropout has an `x`, which is contiguous."""
     if isinstance(queue, CPUQueue):
-        tensors = () if x is None else (x,)
-        return cpu.compute(  # type: ignore[no-any-return]
-            _numpy, *tensors, queue=queue, form=form, shape=shape, dtype=dtype, draw=tuple(draw), a=a, b=b, low=low,
-            range=range,
-        )  # fmt: skip
-    out, count = allocate(queue, shape, dtype), layout.size_of(shape)
-    if count == 0:
-        return out
-    profile = profile_of(queue)
-    plain = profile.kind == "cpu"
-    storage = UINT8 if dtype == BOOL else dtype
-    kernel = get_kernel(queue, _source(form, storage, plain), "random", _TYPES, ("-cl-mad-enable", "-w"))
+        cells, given = tuple(draw), x.values()
+        return cpu.compute(_numpy, *given, queue=queue, law=law, shape=shape, dtype=dtype, draw=cells)  # type: ignore[no-any-return]
+    if 0 in shape:
+        return allocate(queue, shape, dtype)
+    launch = remember(queue, ("random", law.form, shape, dtype), lambda: _plan(queue, law.form, shape, dtype))
+    return launch(  # type: ignore[no-any-return]
+        **x, first=draw.first, k0=draw.low, k1=draw.high, a=law.a, b=law.b, low=law.low, range=law.range
+    )
+
+
+def _plan(queue: Any, form: int, shape: Shape, dtype: DType) -> Launch:
+    profile, count = profile_of(queue), layout.size_of(shape)
+    plain, storage = profile.kind == "cpu", UINT8 if dtype == BOOL else dtype
     group = 1 if plain else profile.group(256)
     width, step = _share(storage, plain)
     items = -(-count // (4 * width * step))
-    source = out if x is None else x
-    launch(
-        kernel, queue, (-(-items // group) * group,), (group,), source.buffer, out.buffer, source.offset, count,
-        draw.first, draw.low, draw.high, a, b, low, range,
-    )  # fmt: skip
-    return out
+    made = program(queue, _source(form, storage, plain), "random", ("-cl-mad-enable", "-w"))
+    return made.bind((-(-items // group) * group,), (group,), {"out": (shape, dtype)}, n=count)
 
 
 # -- the ops -----------------------------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def uniform(
 ) -> Tensor:
     """Numbers spread evenly over [low, high)."""
     shape, dtype = layout.as_shape("uniform", shape), _float("uniform", dtype)
-    return _generate(queue, UNIFORM, shape, dtype, draw_of(generator, layout.size_of(shape)), low, high)
+    return _generate(queue, Law(UNIFORM, low, high), shape, dtype, draw_of(generator, layout.size_of(shape)))
 
 
 def normal(
@@ -221,7 +223,7 @@ def normal(
     shape, dtype = layout.as_shape("normal", shape), _float("normal", dtype)
     if std < 0:
         raise ValueError(f"normal: expected a standard deviation of at least 0, got {std}.")
-    return _generate(queue, NORMAL, shape, dtype, draw_of(generator, layout.size_of(shape)), mean, std)
+    return _generate(queue, Law(NORMAL, mean, std), shape, dtype, draw_of(generator, layout.size_of(shape)))
 
 
 def bernoulli(
@@ -230,9 +232,8 @@ def bernoulli(
     """True (or 1) with probability `p`."""
     shape = layout.as_shape("bernoulli", shape)
     _probability("bernoulli", p)
-    return _generate(
-        queue, BERNOULLI, shape, as_dtype(dtype), draw_of(generator, layout.size_of(shape)), range=_share_of(p)
-    )
+    law, draw = Law(BERNOULLI, range=_share_of(p)), draw_of(generator, layout.size_of(shape))
+    return _generate(queue, law, shape, as_dtype(dtype), draw)
 
 
 def randint(
@@ -244,7 +245,7 @@ def randint(
     if not 0 < high - low <= 1 << 32:
         raise ValueError(f"randint: expected low < high at most 2^32 apart, got [{low}, {high}).")
     draw = draw_of(generator, layout.size_of(shape))
-    return _generate(queue, INTEGERS, shape, as_dtype(dtype), draw, low=low, range=high - low)
+    return _generate(queue, Law(INTEGERS, low=low, range=high - low), shape, as_dtype(dtype), draw)
 
 
 def permutation(queue: Any, n: int, generator: Generator | None = None) -> Tensor:
@@ -262,7 +263,7 @@ def permutation_of(n: int, generator: Generator | None = None) -> np.ndarray:
 
 
 def dropout(x: Tensor, p: float = 0.5, generator: Generator | None = None) -> tuple[Tensor, Draw]:
-    """x / (1 - p) where kept, 0 with probability `p`; and the draw, from which `dropout_grad` makes the mask again."""
+    """x / (1 - p), or 0 with probability `p`; and the draw, from which `dropout_grad` makes the mask again."""
     _probability("dropout", p)
     if not is_float(x.dtype):
         raise DTypeError(f"dropout: expected a floating tensor, got {x.dtype}.")
@@ -273,7 +274,7 @@ def dropout(x: Tensor, p: float = 0.5, generator: Generator | None = None) -> tu
 def dropout_grad(g: Tensor, p: float, draw: Draw) -> Tensor:
     """`g` under the same mask and scale: the gradient of dropout, and dropout itself."""
     scale = 0.0 if p == 1 else 1 / (1 - p)
-    return _generate(g.queue, DROPOUT, g.shape, g.dtype, draw, b=scale, range=_share_of(p), x=contiguous(g))
+    return _generate(g.queue, Law(DROPOUT, b=scale, range=_share_of(p)), g.shape, g.dtype, draw, x=contiguous(g))
 
 
 def _share_of(p: float) -> int:
