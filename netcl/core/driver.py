@@ -18,10 +18,11 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from netcl.core.paths import cache_dir
+from netcl.core.paths import cache_dir, distrust
 
 CHOSEN_BY_USER = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 VENDOR_FOLDERS = ("/etc/OpenCL/vendors", f"{sys.prefix}/etc/OpenCL/vendors")
+ROOM, PROBE = 64 << 20, 1 << 16  # bytes that a disk with room has left, and that are written to see
 FIX = "pip install intel-opencl-rt intel-cmplr-lib-rt"
 
 
@@ -62,7 +63,7 @@ def vendor_folder(drivers: dict[str, str]) -> Path:
     """A folder holding `drivers`: in the cache, named after its content, else one that lasts for this process."""
     digest = hashlib.sha256(repr(sorted(drivers.items())).encode()).hexdigest()[:16]
     base = cache_dir()
-    if base is not None:
+    if base is not None and not any(distrust(f) for f in (base, base / "drivers", base / "drivers" / digest)):
         final = base / "drivers" / digest
         if final.is_dir():
             return final
@@ -79,9 +80,20 @@ def vendor_folder(drivers: dict[str, str]) -> Path:
             if final.is_dir():
                 return final
     folder = Path(tempfile.mkdtemp(prefix="netcl-drivers-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _remove_at_exit(folder)
     _write(folder, drivers)
     return folder
+
+
+def _remove_at_exit(folder: str | Path) -> None:
+    """Remove a folder when this process ends; its forks leave it."""
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
 
 
 def prepare() -> None:
@@ -91,26 +103,57 @@ def prepare() -> None:
 
 
 def spare_caches() -> None:
-    """Where the user's cache folder cannot be written, give PoCL a temporary one and turn pyopencl's off.
+    """Where a cache cannot be used, give PoCL a temporary one and turn pyopencl's off.
 
-    PoCL would list no device, and pyopencl would fail at the first kernel. What the user set stays.
+    PoCL would list no device where it may not write, end the process where the disk is full, and run what others put
+    there; pyopencl would fail at the first kernel.
     """
-    if sys.platform != "linux" or _writable(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")):
+    if sys.platform != "linux":
         return
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
-    if not os.environ.get("POCL_CACHE_DIR"):
-        with contextlib.suppress(OSError):  # not even a temporary folder: `manager.notes` then tells what is missing
-            folder = tempfile.mkdtemp(prefix="netcl-pocl-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            os.environ["POCL_CACHE_DIR"] = folder
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if _unusable(home):
+        os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    chosen = os.environ.get("POCL_CACHE_DIR")
+    used = chosen or os.path.join(home, "pocl", "kcache")
+    why = distrust(used) or _unusable(chosen or home)
+    if not why:
+        return
+    folder = _temporary()
+    if folder is not None:  # else the first program, or `manager.notes`, tells what is missing
+        _remove_at_exit(folder)
+        os.environ["POCL_CACHE_DIR"] = folder
+        if chosen or distrust(used):
+            warnings.warn(f"PoCL's programs are built anew and not kept: {used} {why}.", stacklevel=4)
 
 
-def _writable(folder: str) -> bool:
+def _unusable(folder: str) -> str:
+    """Why nothing can be kept in `folder`, "" where it can."""
     try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return "cannot be written"
+        if room_in(folder) < ROOM:
+            return "is on a disk without room"
+        with tempfile.TemporaryFile(dir=folder) as file:  # quotas show when something is written
+            file.write(bytes(PROBE))
+    except OSError as error:
+        return f"cannot be written ({error.strerror})"
+    return ""
+
+
+def room_in(folder: str) -> int:
+    """Bytes that this user may still write to the disk of `folder`."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _temporary() -> str | None:
+    """A new temporary folder on a disk with room."""
+    with contextlib.suppress(OSError):
+        for place in (tempfile.gettempdir(), "/var/tmp", "/dev/shm"):
+            if os.path.isdir(place) and not _unusable(place):
+                return tempfile.mkdtemp(prefix="netcl-pocl-", dir=place)
+    return None
 
 
 def register() -> Path | None:

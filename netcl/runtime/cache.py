@@ -3,7 +3,8 @@
 An entry on disk is `<key>.bin`: a header (magic, key, checksum of the payload) and the driver's binary. The key covers
 source, build options, device, driver and platform version, so an update of any of them is a miss. The header is checked
 before the driver sees the payload, because drivers crash on damaged binaries. Entries appear by an atomic rename, so
-several processes may fill one folder. A folder that cannot be written means no cache, never an error.
+several processes may fill one folder. A folder that cannot be written means no cache, never an error; one that others
+than the user may write to is not used, with one warning, since what they put there would run as the user.
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ import re
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netcl.core import debug, process, settings
+from netcl.core.device import pocl
 from netcl.core.errors import BuildError, DeviceError
 from netcl.core.paths import cache_dir as default_cache_dir
+from netcl.core.paths import distrust, own_temporary, read_regular
 
 if TYPE_CHECKING:
     from netcl.core.backend.opencl import Kernel
 
 MAGIC = b"netcl program 1\n"
 HEADER = len(MAGIC) + 32 + 32  # magic, key, sha256 of the payload
+LARGEST = 256 << 20  # bytes of an entry that is read
 KEEP = 0.9  # eviction goes down to this share of the limit, so that it does not run at every write
 STALE = 3600.0  # seconds after which a draft was left behind by a process that died
 
@@ -84,12 +89,24 @@ class ProgramCache:
         self._lock = threading.RLock()
         self._size: int | None = None  # bytes on disk, None before the first write
         self._writable = True  # as far as was seen
+        self._distrusted: set[Path] = set()  # folders that were warned of
         self.stats = CacheStats()
 
     @property
     def cache_dir(self) -> Path | None:
-        """The folder of the entries; None where there is no home to keep them in."""
-        return self._given or default_cache_dir()
+        """The folder of the entries; None where there is no home to keep them in, or others may write to it."""
+        folder = self._given or default_cache_dir()
+        why = "" if folder is None else distrust(folder)
+        if folder is None or not why:
+            return folder
+        if folder not in self._distrusted:
+            self._distrusted.add(folder)
+            warnings.warn(
+                f"programs are built anew and not kept: {folder} {why}, and would be a way to run their code; "
+                f"`chmod 700` a folder of your own, or set NETCL_CACHE_DIR.",
+                stacklevel=2,
+            )
+        return None
 
     @property
     def limit(self) -> int:
@@ -124,6 +141,16 @@ class ProgramCache:
                 self.stats.seconds += time.perf_counter() - start
             return self._programs[where]
 
+    def read(self, name: str) -> bytes | None:
+        """The content of a file of the folder: None where there is none, b"" where it is no file to be read."""
+        folder = self.cache_dir
+        return None if folder is None else read_regular(folder / name, LARGEST)
+
+    def write(self, name: str, data: bytes) -> bool:
+        """Put a file into the folder, seen whole or not at all; False where that is not possible."""
+        folder = self.cache_dir
+        return folder is not None and _write_atomically(folder / name, data)
+
     def clear_memory(self) -> None:
         """Forget the programs of this process; those on disk stay."""
         self._programs.clear()
@@ -132,13 +159,8 @@ class ProgramCache:
         """The program from disk, or None."""
         import pyopencl as cl
 
-        folder = self.cache_dir
-        if folder is None:
-            return None
-        path = folder / f"{key}.bin"
-        try:
-            entry = path.read_bytes()
-        except OSError:
+        entry = self.read(f"{key}.bin")
+        if entry is None:
             return None
         binary = decode(key, entry)
         if binary is not None:
@@ -150,8 +172,10 @@ class ProgramCache:
         if binary is None:
             self.stats.rejected += 1
             return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # the time of last use decides what is evicted
+        folder = self.cache_dir
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                os.utime(folder / f"{key}.bin")  # the time of last use decides what is evicted
         self.stats.disk_hits += 1
         return cl.Program(raw)
 
@@ -160,6 +184,7 @@ class ProgramCache:
     ) -> Any:
         import pyopencl as cl
 
+        pocl.check_room(device)
         # The raw class, because `build` keeps a cache of its own and turns compiler remarks into warnings.
         raw = cl._cl._Program(ctx, source)
         try:
@@ -202,7 +227,7 @@ class ProgramCache:
         return failure
 
     def _keep_source(self, key: str, source: str) -> Path | None:
-        for folder in (self.cache_dir, Path(tempfile.gettempdir()) / "netcl"):
+        for folder in (self.cache_dir, own_temporary()):
             if folder is not None and _write_atomically(folder / "failed" / f"{key}.cl", source.encode()):
                 return folder / "failed" / f"{key}.cl"
         return None
@@ -242,7 +267,7 @@ def _entries(folder: Path) -> tuple[list[tuple[float, int, Path]], int]:
     found = []
     for path in folder.glob("*.bin"):
         with contextlib.suppress(OSError):
-            status = path.stat()
+            status = path.lstat()
             found.append((status.st_mtime, status.st_size, path))
     return found, sum(size for _, size, _ in found)
 

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from netcl.core import driver
-from netcl.core.device import manager
+from netcl.core.device import manager, pocl
+from netcl.core.errors import DeviceError
+from netcl.runtime.cache import ProgramCache
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -129,6 +131,67 @@ def test_an_unwritable_home_costs_no_device():
     )
     out = python(code, HOME="/proc/nowhere", NETCL_CACHE_DIR="", XDG_CACHE_HOME="", POCL_CACHE_DIR="")
     assert out.splitlines() == ["[3.0, 5.0]"] * (1 + len(manager.devices))
+
+
+@pytest.fixture
+def caches(tmp_path, monkeypatch):
+    """`caches(chosen)`: POCL_CACHE_DIR after `spare_caches` with this choice of the user's; home is below tmp_path."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYOPENCL_NO_CACHE", "")
+
+    def spare(chosen=""):
+        monkeypatch.setenv("POCL_CACHE_DIR", str(chosen))
+        driver.spare_caches()
+        return os.environ["POCL_CACHE_DIR"]
+
+    return spare
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PoCL's place on Linux")
+def test_a_full_disk_gives_pocl_a_temporary_cache(tmp_path, caches, monkeypatch):
+    """It would end the process. Where the user chose the folder, it is said."""
+    chosen = tmp_path / "chosen"
+    assert caches() == "" and caches(chosen) == str(chosen)
+    full = (str(chosen), str(tmp_path / "home"))
+    monkeypatch.setattr(driver, "room_in", lambda folder: 0 if folder.startswith(full) else 1 << 40)
+    assert "netcl-pocl-" in caches()
+    with pytest.warns(UserWarning, match="chosen is on a disk without room"):
+        assert "netcl-pocl-" in caches(chosen)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PoCL's place on Linux")
+def test_where_pocl_has_no_room_a_program_is_refused(cl_queue, tmp_path, monkeypatch):
+    """A disk may become full at any time, and PoCL would end the process."""
+    if "PoCL" not in cl_queue.device.platform.version:
+        pytest.skip("PoCL compiles in files")
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(pocl, "room_in", lambda folder: 1000)
+    with pytest.raises(DeviceError, match=r"PoCL: expected room on the disk of .*, got 1,000 bytes"):
+        ProgramCache(tmp_path, limit=0).get_program(
+            cl_queue.context, "__kernel void one(__global int* x) { x[0] = 1; }", cl_queue.device
+        )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="owners and modes of Linux")
+def test_pocl_runs_nothing_that_others_may_have_put_there(tmp_path, caches):
+    for chosen, folder in [(tmp_path / "chosen", tmp_path / "chosen"), ("", tmp_path / "home" / "pocl" / "kcache")]:
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+        with pytest.warns(UserWarning, match="can be written by other users"):
+            assert "netcl-pocl-" in caches(chosen)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="owners and modes of Linux")
+def test_a_list_of_drivers_that_others_may_write_to_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("NETCL_CACHE_DIR", str(tmp_path / "cache"))
+    drivers = {"a.icd": "liba.so"}
+    kept = driver.vendor_folder(drivers)
+    assert kept.is_relative_to(tmp_path) and driver.vendor_folder(drivers) == kept
+    for folder in (kept, kept.parent, tmp_path / "cache"):
+        folder.chmod(0o777)
+        found = driver.vendor_folder(drivers)
+        assert not found.is_relative_to(tmp_path) and (found / "a.icd").read_text() == "liba.so\n"
+        folder.chmod(0o700)
 
 
 def test_a_writable_home_is_left_alone(tmp_path):

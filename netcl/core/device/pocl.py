@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
 import sys
 from typing import Any
 
+from netcl.core.driver import room_in
+from netcl.core.errors import DeviceError
+
 UNKNOWN = b"generic\0"
+ROOM = 4 << 20  # bytes on the disk without which nothing is compiled
 RECORD = 2048  # bytes of the driver's record that are searched; in PoCL 3.0 the name is at 640
 NAMES = (  # processors known to LLVM 14 and the flags, in Linux's words, of what PoCL and clang use on them
     ("icelake-server", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vbmi2", "avx512_vnni",
@@ -48,6 +53,21 @@ def note(device: Any) -> str:
     """What was done to the device, for `netcl devices`; "" if nothing was."""
     name = _taught.get(int(getattr(device, "int_ptr", 0)), "")
     return name and f"{device.name}: PoCL's compiler does not know this processor; netcl has it compile for {name}"
+
+
+def check_room(device: Any) -> None:
+    """Raise DeviceError where PoCL has no room to compile: it would end the process, or fail without a word."""
+    if sys.platform != "linux" or not str(device.platform.name).startswith("Portable Computing Language"):
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = os.environ.get("POCL_CACHE_DIR") or home
+    with contextlib.suppress(OSError):  # a folder that is not there: PoCL's own error tells
+        left = room_in(folder)
+        if left < ROOM:
+            raise DeviceError(
+                f"PoCL: expected room on the disk of {folder}, where it compiles, got {left:,} bytes; free some, or "
+                "set POCL_CACHE_DIR to a folder on another disk."
+            )
 
 
 def like(cpuinfo: str) -> str:

@@ -121,21 +121,15 @@ def _key(profile: DeviceProfile) -> str:
 
 
 def _recall(profile: DeviceProfile) -> dict[str, str] | None:
-    folder = cacher.cache_dir
-    if folder is not None:
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads((folder / f"matrix-units-{_key(profile)}.json").read_text())
-            if isinstance(found, dict):
-                return {str(k): str(v) for k, v in found.items()}
+    with contextlib.suppress(ValueError):
+        found = json.loads(cacher.read(f"matrix-units-{_key(profile)}.json") or b"")
+        if isinstance(found, dict):
+            return {str(k): str(v) for k, v in found.items()}
     return None
 
 
 def _remember(profile: DeviceProfile, known: dict[str, str]) -> None:
-    folder = cacher.cache_dir
-    if folder is not None:
-        with contextlib.suppress(OSError):  # no cache is never an error
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"matrix-units-{_key(profile)}.json").write_text(json.dumps(known))
+    cacher.write(f"matrix-units-{_key(profile)}.json", json.dumps(known).encode())
 
 
 def _try(family: str, profile: DeviceProfile) -> str:
