@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from netcl.autograd.compiler import CompiledFunction, jit_compile
 from netcl.autograd.functional import cross_entropy, mean
 from netcl.autograd.functional import elementwise as ag
@@ -22,27 +20,19 @@ from netcl.autograd.jit import shapes
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, register_op
 from netcl.core import layout
-from netcl.core.backend import cpu
-from netcl.core.backend.opencl import Kernel, launch
-from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import FLOAT32, INT64
+from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import DTypeError, NetclError, ShapeError
-from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
-from netcl.core.queue import CPUQueue
-from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.fusion.chain import OPTIONS, Chain, plan_of, run
-from netcl.kernels import sources
-from netcl.ops.elementwise import contiguous
+from netcl.core.tensor import Tensor, same_queue
+from netcl.kernels.plans import remember
+from netcl.ops.losses.detection import FusedDetectionLossPlan
 from netcl.ops.update import Updater
-from netcl.runtime.cache import get_kernel
 
 __all__ = [
     "FusedCrossEntropyPlan", "FusedDetectionLossPlan", "FusedNormActivationPlan", "FusedUpdatePlan",
     "TrainingGraphCompiler", "TrainingPattern", "fused_norm_activation", "fused_softmax_cross_entropy",
     "fused_weighted_bce_smooth_l1_loss",
 ]  # fmt: skip
-
 
 SHIPPED = ("weighted_bce_smooth_l1_loss", "softmax_cross_entropy", "norm_activation", "optimizer_step")
 
@@ -123,103 +113,14 @@ def _fits(matcher: Callable[..., bool], call: Sequence[Any], attrs: dict[str, An
 
 # -- the detection loss ------------------------------------------------------------------------------------------------
 
-_BCE = "where(a > 0, a, 0) - a * b + log1p(exp(-abs(a)))"  # of the logit a, without overflow
-_SMOOTH = "where(abs(a - b) < 1, 0.5 * (a - b) * (a - b), abs(a - b) - 0.5)"
-_CLAMPED = "where(a - b < -1, -1, where(a - b > 1, 1, a - b))"
-_GRADIENTS = (
-    f"where(h == 0, 0, g * h * (1 / (1 + exp(-a)) - b)) + where(r == 0, 0, g * r * ({_CLAMPED}))",
-    f"where(h == 0, 0, -g * h * a) - where(r == 0, 0, g * r * ({_CLAMPED}))",
-    f"g * ({_BCE})",
-    f"g * ({_SMOOTH})",
-)
-_NAMES = ("a", "b", "h", "r")
-dialect.define_function("DETECTION", _NAMES, f"where(h == 0, 0, h * ({_BCE})) + where(r == 0, 0, r * ({_SMOOTH}))")
-for _i, _formula in enumerate(_GRADIENTS):
-    dialect.define_function(f"DETECTION_D{_i}", ("g", *_NAMES), _formula)
-CHUNK = {True: 8192, False: 4096}  # elements per stretch on CPU devices, on others
-
-
-@lru_cache(maxsize=16)
-def _backward_chain(wanted: tuple[int, ...]) -> Chain:
-    """The gradients `wanted` of DETECTION, for the upstream gradient g times the scale."""
-    lines = [("up", "MUL", ("g", "s0")), *((f"d{i}", f"DETECTION_D{i}", ("up", *_NAMES)) for i in wanted)]
-    return Chain("detection_backward", ("g", *_NAMES), ("s0",), tuple(lines), tuple(f"d{i}" for i in wanted))
-
-
-class FusedDetectionLossPlan:
-    """Three kernels for inputs of one shape: `partial_kernel` sums stretches of the loss, `reduce_kernel` sums those,
-    `backward_kernel` gives the gradient of the prediction. On NumPy the three are None.
-    """
-
-    def __init__(self, queue: Any, shape: Shape) -> None:
-        self.queue, self.shape, self.size = queue, shape, layout.size_of(shape)
-        self.partial_kernel: Kernel | None = None
-        self.reduce_kernel: Kernel | None = None
-        self.backward_kernel: Kernel | None = None
-        if isinstance(queue, CPUQueue) or not self.size:
-            return
-        profile = profile_of(queue)
-        plain = profile.kind == "cpu"
-        self.group = 1 if plain else profile.group(256)
-        width = profile.vector if plain else 4
-        preamble = dialect.preamble(frozenset({"DETECTION"}), "float", width, plain)
-        defines = {"PLAIN": 1} if plain else {"WG": self.group}
-        source = sources.load("detection.cl", preamble=preamble, W=width, **defines)
-        types = (None,) * 5 + (INT64,) * 6
-        self.partial_kernel = get_kernel(queue, source, "detection_partial", types, OPTIONS)
-        self.reduce_kernel = get_kernel(queue, source, "detection_reduce", (None, None, INT64, FLOAT32), OPTIONS)
-        like = Tensor(None, shape, layout.contiguous_strides(shape), 0, FLOAT32, queue)
-        one = Tensor(None, (1,), (1,), 0, FLOAT32, queue)
-        self.backward_kernel = plan_of(queue, _backward_chain((0,)), FLOAT32, (FLOAT32,), (one, *(like,) * 4)).kernel
-        chunk = CHUNK[plain]
-        self.chunk = max(chunk, -(-self.size // (64 * profile.compute_units * (1 if plain else 8))))
-        self.parts = -(-self.size // self.chunk)
-
-    def forward(self, tensors: Sequence[Tensor], scale: float) -> Tensor:
-        """scale * the sum of the loss: shape (1,)."""
-        if isinstance(self.queue, CPUQueue):
-            return cpu.compute(_sum_on_numpy, *tensors, scale=scale)  # type: ignore[no-any-return]
-        loss = allocate(self.queue, (1,), FLOAT32)
-        if self.partial_kernel is None or self.reduce_kernel is None:
-            return loss.fill_(0)
-        tensors = [contiguous(t) for t in tensors]
-        part = allocate(self.queue, (self.parts,), FLOAT32)
-        launch(
-            self.partial_kernel, self.queue, (self.parts * self.group,), (self.group,), *[t.buffer for t in tensors],
-            part.buffer, *[t.offset for t in tensors], self.size, self.chunk,
-        )  # fmt: skip
-        local = (self.group,)
-        launch(self.reduce_kernel, self.queue, local, local, part.buffer, loss.buffer, self.parts, scale)
-        return loss
-
-    def backward(
-        self, g: Tensor, tensors: Sequence[Tensor], needs: Sequence[bool], scale: float
-    ) -> list[Tensor | None]:
-        """The gradients that are wanted, in one launch."""
-        wanted = tuple(i for i, need in enumerate(needs) if need)
-        found = run(_backward_chain(wanted), FLOAT32, (FLOAT32,) * len(wanted), (g, *tensors), (scale,))
-        result: list[Tensor | None] = [None] * len(tensors)
-        for i, d in zip(wanted, found, strict=True):
-            result[i] = d
-        return result
-
-
-def _sum_on_numpy(*arrays: np.ndarray, scale: float) -> np.ndarray:
-    total = dialect.NUMPY["DETECTION"](*arrays).astype(np.float64).sum()
-    return np.array([total * scale], np.float32)
-
 
 def _detection_call(op: str, pred: Any, target: Any, heat_weight: Any, reg_weight: Any) -> bool:
     return op == "weighted_bce_smooth_l1_loss"
 
 
 def _plan_detection(op: str, pred: Tensor, *_: Tensor) -> FusedDetectionLossPlan:
-    """The plan for this queue and shape, kept with the queue."""
-    plans = pred.queue.netcl_state.plans
-    key = (_plan_detection, pred.shape)
-    if key not in plans:
-        plans[key] = FusedDetectionLossPlan(pred.queue, pred.shape)
-    return plans[key]  # type: ignore[no-any-return]
+    """The plan for this queue and shape, saved with the queue."""
+    return remember(pred.queue, ("detection", pred.shape), lambda: FusedDetectionLossPlan(pred.queue, pred.shape))
 
 
 def _scale(shape: Shape, reduction: str) -> float:

@@ -23,10 +23,10 @@ def _cross_entropy(logits: Tensor, target: Tensor, *, recorded: bool, **settings
     """
     tape = state.tape
     room = tape is not None and not tape.early and state.autocast is None
-    loss, kept = cross_entropy.cross_entropy(logits, target, gradient=recorded, room=room, **settings)
+    loss, saved = cross_entropy.cross_entropy(logits, target, gradient=recorded, room=room, **settings)
     if recorded and tape is not None and room and cross_entropy.many(logits):
-        tape.early = kept.ready
-    return loss, kept
+        tape.early = saved.ready
+    return loss, saved
 
 
 def _cross_entropy_grad(
@@ -37,11 +37,11 @@ def _cross_entropy_grad(
 
 
 def _probabilities_grad(
-    g: Tensor, logits: Tensor, kept: Any, weight: Tensor | None = None, label_smoothing: float = 0.0,
+    g: Tensor, logits: Tensor, saved: Any, weight: Tensor | None = None, label_smoothing: float = 0.0,
     reduction: str = "mean", ignore_index: int = -100,
 ) -> Tensor:  # fmt: skip
     """Gradient for targets that are probabilities: upstream * (1 - e) * w * -log p."""
-    up = elementwise.mul(g, kept.scale) if reduction != "none" else g.unsqueeze(1)
+    up = elementwise.mul(g, saved.scale) if reduction != "none" else g.unsqueeze(1)
     scaled = elementwise.mul(up, label_smoothing - 1.0)
     if weight is not None:
         scaled = elementwise.mul(scaled, weight.reshape(-1, *(1,) * (logits.ndim - 2)))

@@ -1,7 +1,8 @@
 // create.cl: tensors made from nothing, and triangles.
 //   FORM 0 ramp:     out[i] = start + i * step, and `last` at the end; computed in ACC
 //   FORM 1 triangle: out[b, r, c] = x[b, r, c] where c - r <= k (lower) or c - r >= k, else 0; moved as bits U.
-//   FORM 2 fill:     (low, high) in bytes start <= k < end: n words of 16 bytes from word `first`, and the bytes round them
+//   FORM 2 fill:     (low, high) in bytes start <= k < end: n words of 16 bytes from word `first`, and the bytes round
+//                    them
 // Launch: an item takes `span` elements (of a row), or words, one on GPUs.
 #pragma OPENCL FP_CONTRACT OFF
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))

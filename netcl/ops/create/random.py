@@ -168,8 +168,10 @@ def _source(form: int, dtype: DType, plain: bool) -> str:
 def _generate(queue: Any, law: Law, shape: Shape, dtype: DType, draw: Draw, **x: Tensor) -> Tensor:
     """Numbers of `law`; dropout has an `x`, which is contiguous."""
     if isinstance(queue, CPUQueue):
-        cells, given = tuple(draw), x.values()
-        return cpu.compute(_numpy, *given, queue=queue, law=law, shape=shape, dtype=dtype, draw=cells)  # type: ignore[no-any-return]
+        made: Tensor = cpu.compute(
+            _numpy, *x.values(), queue=queue, law=law, shape=shape, dtype=dtype, draw=tuple(draw)
+        )
+        return made
     if 0 in shape:
         return allocate(queue, shape, dtype)
     launch = remember(queue, ("random", law.form, shape, dtype), lambda: _plan(queue, law.form, shape, dtype))

@@ -5,7 +5,7 @@ With p = softmax(z), smoothing e over C classes, class weights w (ones by defaul
     loss  = (1 - e) * w_y * (-log p_y) + e / C * sum_c w_c * (-log p_c)
     mean  = sum(loss) / sum(w_y) over the rows that are not ignored
 
-Forward keeps one logsumexp per row; the probabilities are never stored. Few labels take one launch. With labels forward
+Forward saves one logsumexp per row; the probabilities are never stored. Few labels take one launch. With labels forward
 can leave the gradient for the upstream gradient 1 as well: backward then takes no launch and does not read the logits.
 Source: Szegedy et al. 2016, arXiv:1512.00567.
 """
@@ -17,28 +17,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netcl.core.backend import cpu
-from netcl.core.backend.opencl import arm_flag, flag_buffer, index_message, launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_float
-from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
+from netcl.core.dtypes import INT32, INT64, DType, compute_dtype, is_float
+from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
-from netcl.core.queue import state_of
-from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.formula import formula
 from netcl.fusion.render import Chain
 from netcl.fusion.rows import run_rows
-from netcl.kernels import sources
+from netcl.kernels.plans import remember
 from netcl.ops import reduction as reduction_ops
-from netcl.runtime.cache import get_kernel
+from netcl.ops.losses.labels import Labelled, finish, scale_of, whole_loss
 
 REDUCTIONS = ("mean", "sum", "none")
 FEW_ON_CPU, FEW_ON_GPU, FEW_CLASSES = 1 << 10, 1 << 13, 64  # logits up to which one group computes a whole loss
 MANY_ON_CPU, MANY_ON_GPU = 1 << 18, 1 << 20  # logits from which a pass less over them is worth a launch
-_TYPES = (None, None, None, INT64, INT64, INT64, INT64, INT32)  # of labels, out, flag and the numbers after them
 
 
-class Kept(NamedTuple):
+class Saved(NamedTuple):
     """What backward needs besides logits and target: logsumexp per row, and 1 / (sum of weights) as one number.
 
     `ready` may hold the gradient for the upstream gradient 1. The first backward takes it, since its receiver may write
@@ -113,7 +109,7 @@ def cross_entropy(
     reduction: str = "mean",
     gradient: bool = False,
     room: bool = True,
-) -> tuple[Tensor, Kept]:
+) -> tuple[Tensor, Saved]:
     """The loss in nats (see the module), and what `cross_entropy_grad` needs.
 
     Shapes: logits (N, C, ...) float; target (N, ...) int32 or int64 in [0, C), or probabilities alike; weight (C,).
@@ -125,34 +121,36 @@ def cross_entropy(
     """
     z, t, labels = arranged(logits, target, weight, label_smoothing, reduction)
     compute, mean = compute_dtype(z.dtype), reduction == "mean"
+    job = Labelled(z, t, weight, ignore_index, label_smoothing, mean)
     if labels and reduction != "none" and _few(z, weight):
-        return _at_once(z, t, weight, ignore_index, label_smoothing, mean, gradient)
+        out, lse, dz = whole_loss(job, gradient)
+        return out[:1], Saved(lse, out[1:], None if dz is None else [dz])
     tensors = operands(z, t, weight, labels, compute)
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
     one, ready = reduction_ops.one(z.queue, compute), list[Tensor]()
     outputs = (compute,) * (3 if labels else 2)
     if slope := labels and gradient and room and reduction != "none" and many(z):
-        tensors.append(_label_scale(z, t, weight, ignore_index) if mean else one)
+        tensors.append(scale_of(job) if mean else one)
         outputs += (z.dtype,)
     chain = _forward(labels, weight is not None, label_smoothing > 0, slope)
     loss, lse, *more = run_rows(chain, compute, outputs, tensors, scalars)
     if labels:
         ready += more[1:]
-        total, scale = finish(loss, more[0], t, z.shape[-1], ignore_index, mean=mean)
+        total, scale = finish(job, loss, more[0])
     else:
         total = reduction_ops.mean(loss) if mean else reduction_ops.sum(loss)
         scale = Tensor.full(z.queue, (1,), 1 / loss.size, compute) if mean else one
     if reduction == "none":
         shape = target.shape if labels else logits.shape[:1] + logits.shape[2:]
-        return loss.reshape(shape), Kept(lse, one)
-    return total, Kept(lse, scale, ready)
+        return loss.reshape(shape), Saved(lse, one)
+    return total, Saved(lse, scale, ready)
 
 
 def cross_entropy_grad(
     g: Tensor,
     logits: Tensor,
     target: Tensor,
-    kept: Kept,
+    saved: Saved,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
@@ -161,13 +159,13 @@ def cross_entropy_grad(
     """d loss / d logits for the upstream gradient `g`, in the logits' dtype and shape."""
     z, t, labels = arranged(logits, target, weight, label_smoothing, reduction)
     compute = compute_dtype(z.dtype)
-    if kept.ready:
-        dz = kept.ready.pop()
+    if saved.ready:
+        dz = saved.ready.pop()
         if g is reduction_ops.one(z.queue, compute):
             return _placed(dz, logits.shape)
         del dz  # before as much is allocated again
     upstream = g.reshape(-1, 1) if reduction == "none" else g
-    tensors = [*operands(z, t, weight, labels, compute), kept.lse.unsqueeze(1), upstream, kept.scale]
+    tensors = [*operands(z, t, weight, labels, compute), saved.lse.unsqueeze(1), upstream, saved.scale]
     scalars = [*([float(ignore_index)] if labels else []), *([label_smoothing] if label_smoothing else [])]
     chain = _backward(labels, weight is not None, label_smoothing > 0)
     return _placed(run_rows(chain, compute, (z.dtype,), tensors, scalars)[0], logits.shape)
@@ -213,54 +211,13 @@ def arranged(
 
 def _positions(queue: Any, n: int, dtype: DType) -> Tensor:
     """0 ... n-1, made once per queue."""
-    plans, key = state_of(queue).plans, ("positions", n, dtype)
-    if key not in plans:
-        plans[key] = Tensor.from_host(queue, np.arange(n, dtype=dtype))
-    return plans[key]  # type: ignore[no-any-return]
+    return remember(queue, ("positions", n, dtype), lambda: Tensor.from_host(queue, np.arange(n, dtype=dtype)))
 
 
 def operands(z: Tensor, t: Tensor, weight: Tensor | None, labels: bool, compute: DType) -> list[Tensor]:
     """z, t as a column beside it, the numbers of the classes where t holds labels, and the weights."""
     columns = [_positions(z.queue, z.shape[-1], compute)] if labels else []
     return [z, t.unsqueeze(1) if labels else t, *columns, *([] if weight is None else [weight])]
-
-
-def finish(
-    loss: Tensor,
-    weights: Tensor,
-    labels: Tensor,
-    classes: int,
-    ignore: int,
-    *,
-    mean: bool,
-    where: str = "cross_entropy",
-) -> tuple[Tensor, Tensor]:
-    """Check the labels and add up the rows: (loss, 1 / sum of weights or 1), each of shape (1,)."""
-    if loss.backend == "cpu":
-        _check_on_host(where, labels, classes, ignore)
-        return cpu.compute(_numpy_finish, loss, weights, mean=mean)  # type: ignore[no-any-return]
-    queue, labels = loss.queue, labels.contiguous()
-    source, group = _program(queue, loss.dtype, loss.dtype, labels.dtype, mean)
-    out = allocate(queue, (2,), loss.dtype)
-    kernel = get_kernel(queue, source, "reduce_loss", (None, None, *_TYPES), ("-w",))
-    launch(
-        kernel, queue, (group,), (group,), loss.buffer, weights.buffer, labels.buffer, out.buffer, flag_buffer(queue),
-        labels.offset, loss.size, classes, ignore, arm_flag(queue, where),
-    )  # fmt: skip
-    return out[:1], out[1:]
-
-
-def _program(
-    queue: Any, storage: DType, compute: DType, label: DType, mean: bool, **flags: int
-) -> tuple[str, int]:  # fmt: skip
-    """The text of loss.cl and the size of its group."""
-    profile, element = profile_of(queue), C_NAME[compute]
-    group = 1 if profile.kind == "cpu" else profile.group(256)
-    source = sources.load(
-        "loss.cl", WG=group, LABEL=C_NAME[label], S=C_NAME[storage], E=element, MEAN=int(mean),
-        ACC="double" if group == 1 and profile.has_fp64 else element, **flags,
-    )  # fmt: skip
-    return source, group
 
 
 def _few(z: Tensor, weight: Tensor | None) -> bool:
@@ -271,56 +228,8 @@ def _few(z: Tensor, weight: Tensor | None) -> bool:
     return z.size <= most and z.shape[1] <= FEW_CLASSES
 
 
-def _at_once(
-    z: Tensor, t: Tensor, weight: Tensor | None, ignore: int, smoothing: float, mean: bool, gradient: bool
-) -> tuple[Tensor, Kept]:
-    """As the rows' kernel and `finish`, in one launch."""
-    queue, compute, t = z.queue, compute_dtype(z.dtype), t.contiguous()
-    flags = {
-        "LOGITS": True, "CLASS_WEIGHTS": weight is not None, "SMOOTH": smoothing > 0, "GRADIENT": gradient
-    }  # fmt: skip
-    source, group = _program(queue, z.dtype, compute, t.dtype, mean, **{name: 1 for name, on in flags.items() if on})
-    out, lse = allocate(queue, (2,), compute), allocate(queue, z.shape[:1], compute)
-    dz = allocate(queue, z.shape, z.dtype) if gradient else None
-    w, slope = (z if weight is None else weight), (z if dz is None else dz)
-    kernel = get_kernel(queue, source, "reduce_loss", (*(None,) * 4, *(INT64,) * 4, compute, *_TYPES), ("-w",))
-    launch(
-        kernel, queue, (group,), (group,), z.buffer, w.buffer, lse.buffer, slope.buffer, z.offset, *z.strides, w.offset,
-        smoothing, t.buffer, out.buffer, flag_buffer(queue), t.offset, *z.shape, ignore,
-        arm_flag(queue, "cross_entropy"),
-    )  # fmt: skip
-    return out[:1], Kept(lse, out[1:], None if dz is None else [dz])
-
-
 def many(z: Tensor) -> bool:
     """Whether a pass over the logits takes more time than a launch."""
     if z.backend == "cpu":
         return False
     return z.size >= (MANY_ON_CPU if profile_of(z.queue).kind == "cpu" else MANY_ON_GPU)
-
-
-def _label_scale(z: Tensor, t: Tensor, weight: Tensor | None, ignore: int) -> Tensor:
-    """1 / (sum of the weights of labels that count), shape (1,): what `finish` gives, before the losses are known."""
-    queue, compute, t = z.queue, compute_dtype(z.dtype), t.contiguous()
-    flags = {} if weight is None else {"CLASS_WEIGHTS": 1}
-    w = z if weight is None else weight.contiguous()
-    source, group = _program(queue, w.dtype, compute, t.dtype, True, **flags)
-    out = allocate(queue, (1,), compute)
-    kernel = get_kernel(queue, source, "reduce_weights", (*(None,) * 3, *(INT64,) * 5), ("-w",))
-    launch(
-        kernel, queue, (group,), (group,), t.buffer, w.buffer, out.buffer, t.offset, w.offset, *z.shape, ignore
-    )  # fmt: skip
-    return out
-
-
-def _check_on_host(where: str, labels: Tensor, classes: int, ignore: int) -> None:
-    values = labels.array
-    bad = values[(values != ignore) & ((values < 0) | (values >= classes))]
-    if bad.size:
-        raise IndexOutOfRange(index_message(where, int(bad.flat[0]), classes))
-
-
-def _numpy_finish(loss: np.ndarray, weights: np.ndarray, mean: bool) -> tuple[np.ndarray, np.ndarray]:
-    total = loss.sum(dtype=np.float64)
-    one = np.float64(1) / weights.sum(dtype=np.float64) if mean else np.float64(1)
-    return np.asarray([total * one], loss.dtype), np.asarray([one], loss.dtype)

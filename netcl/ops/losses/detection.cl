@@ -1,10 +1,11 @@
-// detection.cl: loss[0] = scale * sum_i DETECTION(p_i, t_i, h_i, r_i), weighted cross-entropy plus weighted smooth L1.
+// detection.cl: weighted cross-entropy plus weighted smooth L1.
 //
-//   p, t, h, r (n,) contiguous float; part (parts,) sums of stretches; loss (1,)
+//   loss[0] = scale * sum_i DETECTION(pred_i, target_i, heat_i, reg_i)
+//   pred, target, heat, reg (n,) contiguous float; part (parts,) sums of stretches; loss (1,)
 //   partial: n elements in stretches of `chunk`, one sum each      reduce: the sum of the parts, scaled
 //
-// PLAIN (CPU devices): local = 1, an item per stretch, vectors of W lanes and no builtins in the loop. Else a group of WG
-// per stretch, sums through a tree in local memory. DETECTION and the vector type T come from the dialect's preamble.
+// PLAIN (CPU devices): local = 1, an item per stretch, vectors of W lanes and no builtins in the loop. Else a group of
+// WG per stretch, sums through a tree in local memory. DETECTION and the vector type T come from the dialect's preamble.
 // Source: Girshick 2015, arXiv:1504.08083 (smooth L1); the tree: Harris 2007, "Optimizing Parallel Reduction".
 #ifndef WG
 #define WG 1        // work-items per group; a power of two on GPUs (64, 128, 256)
@@ -45,23 +46,26 @@ static inline float tree_sum(__local float* tree, float v, int lid) {
 #endif
 
 __kernel void detection_partial(
-    __global const float* restrict p, __global const float* restrict t, __global const float* restrict h,
-    __global const float* restrict r, __global float* restrict part, long op, long ot, long oh, long or_, long n, long chunk
+    __global const float* restrict pred, __global const float* restrict target, __global const float* restrict heat,
+    __global const float* restrict reg, __global float* restrict part, long opred, long otarget, long oheat, long oreg,
+    long n, long chunk
 ) {
     LOCAL
     int lid = get_local_id(0);
     long g = get_group_id(0), first = g * chunk, end = first + chunk < n ? first + chunk : n;
-    p += op, t += ot, h += oh, r += or_;
+    pred += opred, target += otarget, heat += oheat, reg += oreg;
     T sum = (T)(0.0f);
     for (long i = first + lid * W; i < end; i += WG * W) {
-        if (i + W <= end) sum += DETECTION(VEC(p, i), VEC(t, i), VEC(h, i), VEC(r, i));
-        else sum += DETECTION(lanes(p, i, end), lanes(t, i, end), lanes(h, i, end), lanes(r, i, end));
+        if (i + W <= end) sum += DETECTION(VEC(pred, i), VEC(target, i), VEC(heat, i), VEC(reg, i));
+        else sum += DETECTION(lanes(pred, i, end), lanes(target, i, end), lanes(heat, i, end), lanes(reg, i, end));
     }
     float total = TOTAL(sum, lid);
     if (lid == 0) part[g] = total;
 }
 
-__kernel void detection_reduce(__global const float* restrict part, __global float* restrict loss, long parts, float scale) {
+__kernel void detection_reduce(
+    __global const float* restrict part, __global float* restrict loss, long parts, float scale
+) {
     LOCAL
     int lid = get_local_id(0);
     T sum = (T)(0.0f);

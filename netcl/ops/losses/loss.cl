@@ -1,8 +1,8 @@
-// loss.cl: the end of cross-entropy: every label checked, the rows' losses and weights added up.
+// loss.cl: the end of losses of labels: every label checked, the rows' losses and weights added up.
 // out[0] = sum(loss) / sum(weight) (MEAN) or sum(loss); out[1] = 1 / sum(weight), or 1, for backward.
-// A label outside [0, classes) that is not `ignore` sets the error flag (see core/backend/opencl.py); nothing is indexed
-// by it. Launch: one group of WG items (1 on CPU devices). Sums in ACC, strided over items, then a tree. E is the compute
-// type. With LOGITS the rows' losses come from logits (n, classes) of type S, a row per item, so that few rows take one
+// A label outside [0, classes) that is not `ignore` sets the error flag (see core/backend/opencl.py); nothing is
+// indexed by it. Launch: one group of WG items (1 on CPU devices). Sums in ACC, strided over items, then a tree. E is
+// the compute type. With LOGITS the rows' losses come from logits (n, classes) of type S, a row per item, so that few rows take one
 // launch; their logsumexp goes to `lse`. CLASS_WEIGHTS: `w` holds a weight for each class. SMOOTH: labels are smoothed.
 // GRADIENT: the gradient of out[0] goes to `dz`, row-major.
 #ifndef WG
@@ -61,12 +61,12 @@ static inline ACC sum_of(ACC value, __local ACC* tree) {
 }
 
 // out[0] = 1 / (sum of the weights of the labels that count), for gradients that are computed before the loss.
-__kernel void reduce_weights(__global const LABEL* labels, __global const S* w, __global E* out, long label_offset, long ow,
+__kernel void reduce_weights(__global const LABEL* labels, __global const S* w, __global E* out, long olabels, long ow,
                              long n, long classes, long ignore) {
     __local ACC tree[WG];
     ACC weights = 0;
     for (long i = get_local_id(0); i < n; i += WG) {
-        const long label = (long)labels[label_offset + i];
+        const long label = (long)labels[olabels + i];
         if (label != ignore && label >= 0 && label < classes) weights += WEIGHT(ow + label);
     }
     weights = sum_of(weights, tree);
@@ -75,17 +75,22 @@ __kernel void reduce_weights(__global const LABEL* labels, __global const S* w, 
 
 __kernel void reduce_loss(
 #ifdef LOGITS
-    __global const S* z, __global const S* w, __global E* lse, __global S* dz, long oz, long row, long step, long ow,
-    E smooth,
+    __global const S* z, __global const S* w, __global E* lse, long oz, long ow,
+#ifdef GRADIENT
+    __global S* dz,
+#endif
 #else
     __global const E* loss, __global const E* weight,
 #endif
-    __global const LABEL* labels, __global E* out, __global int* flag, long label_offset, long n, long classes,
-    long ignore, int code) {
+    __global const LABEL* labels, __global E* out, long olabels, int code, __global int* flag, long n, long classes,
+#ifdef LOGITS
+    long row, long step, E smooth,
+#endif
+    long ignore) {
     const int lid = get_local_id(0);
     ACC total = 0, weights = 0;
     for (long i = lid; i < n; i += WG) {
-        const long label = (long)labels[label_offset + i];
+        const long label = (long)labels[olabels + i];
         const int inside = label >= 0 && label < classes;
         if (label != ignore && !inside) {
             if (atomic_cmpxchg(flag, 0, 1) == 0) { flag[1] = code; flag[2] = (int)label; flag[3] = (int)classes; }
@@ -114,7 +119,7 @@ __kernel void reduce_loss(
     barrier(CLK_GLOBAL_MEM_FENCE);    // lse of other items' rows
     for (int i = lid, count = n * classes; i < count; i += WG) {
         const int r = i / (int)classes, c = i % (int)classes;
-        const long label = (long)labels[label_offset + r];
+        const long label = (long)labels[olabels + r];
         const E p = exp(LOAD(z, oz + r * row + c * step) - lse[r]);
         const bool counts = label != ignore && label >= 0 && label < classes;
         STORE(dz, i, counts ? scale * row_slope(p, w + ow, classes, c, label, all, smooth) : 0);

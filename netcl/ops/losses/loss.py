@@ -24,7 +24,8 @@ from netcl.fusion.chain import run
 from netcl.fusion.formula import formula
 from netcl.fusion.render import Chain, Line
 from netcl.fusion.rows import run_rows
-from netcl.ops.losses.cross_entropy import Kept, arranged, finish, operands
+from netcl.ops.losses.cross_entropy import Saved, arranged, operands
+from netcl.ops.losses.labels import Labelled, finish
 from netcl.ops.reduction import fold_chain, one
 
 P = Primitive
@@ -235,7 +236,7 @@ def _nll_backward(weighted: bool) -> Chain:
 
 def nll_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
-) -> tuple[Tensor, Kept]:
+) -> tuple[Tensor, Saved]:
     """Mean of -w_y x[y] over the labels y that are not `ignore_index`, over their weights; and what backward needs.
 
     Shapes: x (N, C, ...) log-probabilities; target (N, ...) int32 or int64 in [0, C); weight (C,).
@@ -246,14 +247,15 @@ def nll_loss(
     chain = _nll(weight is not None)
     tensors = operands(z, t, weight, True, compute)
     loss, weights = run_rows(chain, compute, (compute, compute), tensors, [float(ignore_index)])
-    total, scale = finish(loss, weights, t, z.shape[-1], ignore_index, mean=reduction == "mean", where="nll_loss")
+    job = Labelled(z, t, weight, ignore_index, mean=reduction == "mean", where="nll_loss")
+    total, scale = finish(job, loss, weights)
     if reduction == "none":
-        return loss.reshape(target.shape), Kept(loss, one(z.queue, compute))
-    return total, Kept(loss, scale)
+        return loss.reshape(target.shape), Saved(loss, one(z.queue, compute))
+    return total, Saved(loss, scale)
 
 
 def nll_loss_grad(
-    g: Tensor, x: Any, target: Tensor, kept: Kept, weight: Tensor | None = None, ignore_index: int = -100,
+    g: Tensor, x: Any, target: Tensor, saved: Saved, weight: Tensor | None = None, ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """-w_y * upstream at each label, 0 elsewhere; of x only shape and dtype are used."""
@@ -262,7 +264,7 @@ def nll_loss_grad(
     compute = compute_dtype(x.dtype)
     upstream = g.reshape(-1, 1) if reduction == "none" else g
     labels = target.reshape(-1, 1).expand(target.size, n)
-    tensors = [*operands(labels, labels, weight, True, compute)[2:], upstream, kept.scale]
+    tensors = [*operands(labels, labels, weight, True, compute)[2:], upstream, saved.scale]
     dx = run(_nll_backward(weight is not None), compute, (x.dtype,), [labels, *tensors], [float(ignore_index)])[0]
     return dx if x.ndim == 2 else dx.reshape(moved).permute(0, x.ndim - 1, *range(1, x.ndim - 1))
 
