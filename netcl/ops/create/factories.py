@@ -128,9 +128,18 @@ def _triangle_plan(where: str, x: Tensor, k: int, shape: Shape) -> Launch:
     grid = (-(-cols // (span * group)) * group, batch * rows)
     made = program(x.queue, sources.load("create.cl", FORM=1, U=BITS[x.dtype.itemsize]), "triangle", ("-w",))
     return made.bind(
-        grid, (group, 1), {"out": (shape, x.dtype)}, x_b=x.strides[0], x_r=x.strides[1], x_c=x.strides[2], rows=rows,
-        cols=cols, k=k, lower=int(where == "tril"), span=span,
-    )  # fmt: skip
+        grid,
+        (group, 1),
+        {"out": (shape, x.dtype)},
+        x_b=x.strides[0],
+        x_r=x.strides[1],
+        x_c=x.strides[2],
+        rows=rows,
+        cols=cols,
+        k=k,
+        lower=int(where == "tril"),
+        span=span,
+    )
 
 
 def _numpy_triangle(x: np.ndarray, where: str, k: int) -> np.ndarray:
@@ -146,7 +155,9 @@ def meshgrid(*axes: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
     same_queue("meshgrid", *axes)
     shape = tuple(t.shape[0] for t in axes)
     views = tuple(
-        t.reshape(*[-1 if j == i else 1 for j in range(len(axes))]).expand(shape) if 0 not in shape
-        else Tensor.empty(t.queue, shape, t.dtype) for i, t in enumerate(axes)
-    )  # fmt: skip
+        t.reshape(*[-1 if j == i else 1 for j in range(len(axes))]).expand(shape)
+        if 0 not in shape
+        else Tensor.empty(t.queue, shape, t.dtype)
+        for i, t in enumerate(axes)
+    )
     return tuple(v.transpose(0, 1) for v in views) if indexing == "xy" and len(axes) > 1 else views

@@ -52,7 +52,7 @@ def take_as(where: str, x: Tensor, index: Tensor, axis: int) -> Tensor:
     same_queue(where, x, index)
     if type(axis) is not int:
         axis = layout.as_axis(where, axis, x.ndim)
-    key = ("take", axis, *_place(x), *_place(index))
+    key = ("take", axis, *_alike(x), *_alike(index))
     return remember(x.queue, key, lambda: _take_plan(where, x, index, axis))(where, x, index)
 
 
@@ -112,7 +112,7 @@ def pick(where: str, x: Tensor, index: Tensor, shape: Shape) -> Tensor:
     return _plan_of(x, index, shape)(x, index, arm_flag(x.queue, where))  # type: ignore[no-any-return]
 
 
-def _place(x: Tensor) -> tuple[Any, ...]:
+def _alike(x: Tensor) -> tuple[Any, ...]:
     """As `like`, with more of the offset."""
     return x.shape, x.strides, x.dtype, x.offset & EXACT
 
@@ -124,7 +124,7 @@ def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Launch:
     """
     if x.shape[2] == 1 < index.shape[1]:  # positions along the row make long rows of many short ones
         return _plan_of(x.expand(*x.shape[:2], index.shape[1]), index.transpose(1, 2), shape)
-    return remember(x.queue, ("pick", shape, *_place(x), *_place(index)), lambda: _plan(x, index, shape))
+    return remember(x.queue, ("pick", shape, *_alike(x), *_alike(index)), lambda: _plan(x, index, shape))
 
 
 def _plan(x: Tensor, index: Tensor, shape: Shape) -> Launch:
@@ -137,10 +137,21 @@ def _plan(x: Tensor, index: Tensor, shape: Shape) -> Launch:
     wide = is_wide(profile, layout.size_of(made), x, index)
     grid, local, (step, chunk) = matrix_of(profile, rows, cols)
     return _program(queue, GATHER, unit, index.dtype, wide, per=unit // size).bind(
-        grid, local, {"out": (shape, x.dtype)}, flag=flag_buffer(queue), **dict(zip(("i_o", "i_k", "i_c"), steps)),
-        x_o=x.strides[0] * size // unit, x_n=x.strides[1] * size // unit, x_c=x.strides[2] if unit == size else 1,
-        n=x.shape[1], count=made[1], cols=cols, rows=rows, step=step, chunk=chunk,
-    )  # fmt: skip
+        grid,
+        local,
+        {"out": (shape, x.dtype)},
+        flag=flag_buffer(queue),
+        **dict(zip(("i_o", "i_k", "i_c"), steps)),
+        x_o=x.strides[0] * size // unit,
+        x_n=x.strides[1] * size // unit,
+        x_c=x.strides[2] if unit == size else 1,
+        n=x.shape[1],
+        count=made[1],
+        cols=cols,
+        rows=rows,
+        step=step,
+        chunk=chunk,
+    )
 
 
 def _unit(x: Tensor) -> int:

@@ -127,6 +127,11 @@ def _source(x: DType, out: DType, total: DType, group: int, columns: int, wide: 
     """The program; `group` is 0 for the form over columns."""
     extra = {"ROWS": 1, "WG": group} if group else {"COLS": columns}
     return sources.load(
-        "scan.cl", S=C_NAME[x], R=C_NAME[out], ACC=C_NAME[total], T=C_NAME[compute_dtype(x)],
-        I="long" if wide else "int", **extra,
-    )  # fmt: skip
+        "scan.cl",
+        S=C_NAME[x],
+        R=C_NAME[out],
+        ACC=C_NAME[total],
+        T=C_NAME[compute_dtype(x)],
+        I="long" if wide else "int",
+        **extra,
+    )

@@ -159,9 +159,18 @@ def _columns_plan(job: Addition, out: Tensor) -> Launch:
     items = outer * -(-cols // chunk)
     form = Form(COLUMNS, src.dtype, index.dtype, INT32, is_wide(profile, out, index, src))
     return _program(queue, form).bind(
-        (-(-items // local) * local,), (local,), flag=flag_buffer(queue), **_steps(index, src.shape), **_steps_of(src),
-        n=out.shape[1], count=count, cols=cols, outer=outer, chunk=chunk, skip=job.skip,
-    )  # fmt: skip
+        (-(-items // local) * local,),
+        (local,),
+        flag=flag_buffer(queue),
+        **_steps(index, src.shape),
+        **_steps_of(src),
+        n=out.shape[1],
+        count=count,
+        cols=cols,
+        outer=outer,
+        chunk=chunk,
+        skip=job.skip,
+    )
 
 
 def _by_runs(job: Addition) -> Tensor:

@@ -66,9 +66,17 @@ def _whole_plan(job: Labelled, gradient: bool) -> Launch:
     made, group = _program("reduce_loss", z.queue, z.dtype, compute, job.t.dtype, **flags)
     new = {"out": ((2,), compute), "lse": (z.shape[:1], compute), **({"dz": (z.shape, z.dtype)} if gradient else {})}
     return made.bind(
-        group, group, new, flag=flag_buffer(z.queue), n=z.shape[0], classes=z.shape[1], row=z.strides[0],
-        step=z.strides[1], smooth=job.smoothing, ignore=job.ignore,
-    )  # fmt: skip
+        group,
+        group,
+        new,
+        flag=flag_buffer(z.queue),
+        n=z.shape[0],
+        classes=z.shape[1],
+        row=z.strides[0],
+        step=z.strides[1],
+        smooth=job.smoothing,
+        ignore=job.ignore,
+    )
 
 
 def scale_of(job: Labelled) -> Tensor:

@@ -255,9 +255,14 @@ def nll_loss(
 
 
 def nll_loss_grad(
-    g: Tensor, x: Any, target: Tensor, saved: Saved, weight: Tensor | None = None, ignore_index: int = -100,
+    g: Tensor,
+    x: Any,
+    target: Tensor,
+    saved: Saved,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
     reduction: str = "mean",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """-w_y * upstream at each label, 0 elsewhere; of x only shape and dtype are used."""
     n = x.shape[1]
     moved = (x.shape[0], *x.shape[2:], n)
