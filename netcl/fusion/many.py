@@ -10,7 +10,7 @@ Launch geometry. CPU devices: one work-item per chunk, full vectors. GPUs: one g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -100,13 +100,25 @@ class Body:
     combine: str | None = None  # fold the last variable over the chunk: a formula in a and b
     master: bool = False  # p is kept in float in a state `master` and stored rounded
     gated: bool = False  # g is multiplied by a number on the device; nothing happens where it is not finite
+    unit: bool = False  # formulas may use `unit`, a number on the device
+    folded: tuple[str, ...] = ()  # variables that `combine` folds, by default the last
+    quick: tuple[str, float, float] | None = None  # (formula, least, most): a sum of it in these bounds is the second
+    # folded variable of a chunk, and the others are 0
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:  # worked out once: a body is looked up at each launch
-        return hash((self.name, self.statements, self.states, self.scalars, self.reads, self.combine))
+        return hash(
+            (self.name, self.statements, self.states, self.scalars, self.reads, self.combine, self.folded, self.quick)
+        )
+
+    @cached_property
+    def totals(self) -> dict[str, str]:
+        """The C variable that each folded variable is added up in."""
+        names = (self.folded or (self.statements[-1][0],)) if self.combine else ()
+        return {name: f"total{k or ''}" for k, name in enumerate(names)}
 
 
 class Form(NamedTuple):
@@ -165,12 +177,11 @@ def _vector(body: Body, form: Form, full: bool) -> list[str]:
     for name, formula in body.statements:
         lines.append(f"{'' if name in known else 'T '}{name} = {dialect.to_c(formula, form.element)};")
         known.add(name)
-    if body.combine:
-        last = body.statements[-1][0]
+    fold = dialect.to_c(body.combine, form.element) if body.combine else ""
+    for name, total in body.totals.items():
         if not full:
-            lines.append(f"{last} = where(LANES < (T)(n - i), {last}, (T)({dialect.constant(0, form.element)}));")
-        fold = dialect.to_c(body.combine, form.element)
-        lines.append(f"{{ T a = total, b = {last}; total = {fold}; }}")
+            lines.append(f"{name} = where(LANES < (T)(n - i), {name}, (T)({dialect.constant(0, form.element)}));")
+        lines.append(f"{{ T a = {total}, b = {name}; {total} = {fold}; }}")
     for s in body.states:
         lines.append(f"*(__global V*)({s}_ + i) = {'p' if s == 'master' else s};")
     if body.writes:
@@ -178,17 +189,47 @@ def _vector(body: Body, form: Form, full: bool) -> list[str]:
     return lines
 
 
-def _fold(body: Body, form: Form) -> list[str]:
-    """C lines that fold the vector `total` of every work-item into partial[chunk]."""
+def _loop(body: Body, form: Form) -> list[str]:
+    """C lines that run over the chunk vector by vector."""
+    first, step = (
+        ("0", form.width) if form.plain else (f"(long)get_local_id(0) * {form.width}", form.group * form.width)
+    )
+    inner = {full: ["    " + line for line in _vector(body, form, full)] for full in (True, False)}
+    return [*(f"T {total} = (T)(0);" for total in body.totals.values()), f"long i = {first};",
+            f"for (; i + {form.width} <= n; i += {step}) {{", *inner[True], "}",
+            "if (i < n) {", *inner[False], "}"]  # fmt: skip
+
+
+def _fold(body: Body, form: Form, total: str) -> list[str]:
+    """C lines that fold the vector `total` of every work-item into `sum`, which all of them get."""
     fold = dialect.to_c(body.combine or "", form.element)
-    lines = [f"{{ T a = total, b = total.s{turned}; total = {fold}; }}" for turned in turns(form.width)]
+    lines = [f"{{ T a = {total}, b = {total}.s{turned}; {total} = {fold}; }}" for turned in turns(form.width)]
     if form.plain:
-        return [*lines, "partial[base + (int)chunk] = total.s0;"]
-    return [*lines, "int id = (int)get_local_id(0);", f"__local E room[{form.group}];", "room[id] = total.s0;",
-            f"for (int span = {form.group} / 2; span > 0; span /= 2) {{", "    barrier(CLK_LOCAL_MEM_FENCE);",
+        return [*lines, f"sum = {total}.s0;"]
+    return [*lines, f"room[id] = {total}.s0;", f"for (int span = {form.group} / 2; span > 0; span /= 2) {{",
+            "    barrier(CLK_LOCAL_MEM_FENCE);",
             "    if (id < span) { T a = (T)(room[id]), b = (T)(room[id + span]);",
-            f"        total = {fold}; room[id] = total.s0; }}", "}",
-            "if (id == 0) partial[base + (int)chunk] = room[0];"]  # fmt: skip
+            f"        {total} = {fold}; room[id] = {total}.s0; }}", "}",
+            "barrier(CLK_LOCAL_MEM_FENCE);", "sum = room[0];", "barrier(CLK_LOCAL_MEM_FENCE);"]  # fmt: skip
+
+
+def _quick(body: Body, form: Form) -> list[str]:
+    """C lines that leave a chunk whose sum of one formula lies in the bounds."""
+    if body.quick is None:
+        return []
+    formula, least, most = body.quick
+    plain = replace(body, statements=(("x", formula),), folded=(), quick=None)
+    low, high = (dialect.constant(v, form.element) for v in (least, most))
+    puts = " ".join(f"put({k}, {'sum' if k == 1 else 0});" for k in range(len(body.totals)))
+    return ["{", *(f"    {line}" for line in (*_loop(plain, form), *_fold(plain, form, "total"))),
+            f"    if (sum >= {low} && sum <= {high}) {{ {puts} return; }}", "}"]  # fmt: skip
+
+
+def _folds(body: Body, form: Form) -> list[str]:
+    """C lines that fold the totals of every work-item into partial[chunk], one number after the other."""
+    return [
+        line for k, total in enumerate(body.totals.values()) for line in (*_fold(body, form, total), f"put({k}, sum);")
+    ]
 
 
 @lru_cache(maxsize=512)
@@ -201,7 +242,8 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
         for k in range(form.slots)
     ]
     parameters += [f"__global {element}* flat_{s}" for s in body.states] + ["__global const long* table"]
-    parameters += ["__global const float* gates"] * body.gated + [f"__global {element}* partial"] * bool(body.combine)
+    parameters += ["__global const float* gates"] * body.gated + [f"__global const {element}* units"] * body.unit
+    parameters += [f"__global {element}* partial"] * bool(body.combine)
     count = len(parameters)
     parameters += ["int base"] * bool(body.combine) + [f"{element} a_{k}" for k in body.scalars]
     lines = ["size_t chunk = get_global_id(0);" if form.plain else "size_t chunk = get_group_id(0);",
@@ -214,12 +256,15 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
               f"default: {cases[-1]}", "}"]  # fmt: skip
     lines += [f"{r}_ += row[{1 if r == 'p' else 2}];" for r in body.reads]
     lines += [f"__global {element}* {s}_ = flat_{s} + row[3];" for s in body.states]
-    lines += [f"T {k} = (T)(a_{k});" for k in body.scalars] + ["T total = (T)(0);"] * bool(body.combine)
-    first, step = ("0", width) if form.plain else (f"(long)get_local_id(0) * {width}", form.group * width)
-    inner = {full: ["    " + line for line in _vector(body, form, full)] for full in (True, False)}
-    lines += [f"long i = {first};", f"for (; i + {width} <= n; i += {step}) {{", *inner[True], "}",
-              "if (i < n) {", *inner[False], "}"]  # fmt: skip
-    lines += _fold(body, form) if body.combine else []
+    lines += [f"T {k} = (T)(a_{k});" for k in body.scalars] + ["T unit = (T)(units[0]);"] * body.unit
+    if body.combine:
+        owner = "" if form.plain else "if (id == 0) "
+        text = f"{owner}partial[(base + (int)chunk) * {len(body.totals)} + (k)] = (v)"
+        lines += (
+            ["E sum;"] if form.plain else ["int id = (int)get_local_id(0);", f"__local E room[{form.group}];", "E sum;"]
+        )
+        lines += [f"#define put(k, v) {text}"]
+    lines += [*_quick(body, form), *_loop(body, form), *(_folds(body, form) if body.combine else ())]
     words = frozenset(f"f_{w}" for _, f in body.statements for w in dialect.names(f) if w in dialect.FUNCTIONS)
     helpers = _helpers(form)
     head = dialect.preamble(words, element, width, form.plain) + f"typedef {element} E;\n"
@@ -275,18 +320,18 @@ def _filled(buffers: list[Any], named: int) -> list[Any]:
     return buffers + [buffers[-1]] * (named - len(buffers))
 
 
-def partials(tensors: Sequence[Tensor], name: str, formula: str, combine: str, **scalars: float) -> Tensor:
-    """`formula` of p folded by `combine` (in a and b, from 0) over each chunk of the tensors: one number per chunk."""
-    queue, compute = tensors[0].queue, compute_dtype(tensors[0].dtype)
+def partials(tensors: Sequence[Tensor], body: Body, *scalars: float, unit: Tensor | None = None) -> Tensor:
+    """The folded variables of `body` over each chunk of the tensors: (chunks, variables), or (chunks,) of one."""
+    queue, compute, many = tensors[0].queue, compute_dtype(tensors[0].dtype), len(body.totals)
     groups = [[tensors[i] for i in members] for members in batches(tensors)]
     counts = [
         table(queue, tuple(t.size for t in g), tuple((t.offset, t.offset) for t in g), (0,) * len(g)).chunks
         for g in groups
     ]
-    out = allocate(queue, (sum(counts),), compute)
-    body = Body(name, (("x", formula),), (), tuple(scalars), ("p",), writes=False, combine=combine)
+    out = allocate(queue, (sum(counts), many) if many > 1 else (sum(counts),), compute)
+    units = () if unit is None else (unit.buffer,)
     base = 0
     for group, count in zip(groups, counts, strict=True):
-        run(body, [group], extra=(out.buffer, base), scalars=tuple(scalars.values()))
+        run(body, [group], extra=(*units, out.buffer, base), scalars=scalars)
         base += count
     return out

@@ -297,7 +297,10 @@ def _dropped(shape: Shape, axis: Axis) -> Shape:
 
 
 def norm(x: Tensor, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Norm of the elements over `axis`: sum |x| (ord 1), sqrt(sum x^2) (ord 2), max |x| (ord inf)."""
+    """Norm of the elements over `axis`: sum |x| (ord 1), sqrt(sum x^2) (ord 2), max |x| (ord inf).
+
+    Squares are added up as they are, as NumPy does: those of float32 overflow from 1.8e19 on.
+    """
     x = _as_float(x)
     _count("norm", x.shape, axis)
     if ord == 1:

@@ -27,14 +27,14 @@ import numpy as np
 
 from netcl.core import versions
 from netcl.core.backend import cpu
-from netcl.core.dtypes import FLOAT32, NARROW, DType, common_dtype, compute_dtype, is_float
+from netcl.core.dtypes import FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.live import Cell, each_step, unrecorded
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion import many as multi
-from netcl.ops import elementwise, reduction
+from netcl.ops import elementwise
 
 _HOST = {"sqrt": math.sqrt, "exp": math.exp, "log": math.log, "abs": abs, "__builtins__": {}}
 
@@ -293,39 +293,3 @@ def update(
         members = [i for i in members if tensors[i].size]
         if members:
             _apply(UPDATES[row], [tensors[i] for i in members], [others[i] for i in members], lambda: scalars, gate)
-
-
-def total_norm(tensors: Sequence[Tensor], order: float = 2.0) -> Tensor:
-    """The norm of all elements of `tensors` (one queue) as one vector: shape (1,), on the device, at least float32.
-
-    order 2: sqrt(sum x*x); 1: sum |x|; inf: max |x|; else (sum |x|**order)**(1/order). NaN stays NaN.
-    """
-    queue = same_queue("total_norm", *tensors)
-    dtype = common_dtype(FLOAT32, *(t.dtype for t in tensors))
-    if isinstance(queue, CPUQueue):
-        return cpu.compute(_numpy_total_norm, *tensors, queue=queue, order=order, dtype=dtype)  # type: ignore[no-any-return]
-    parts = []
-    for dt in dict.fromkeys(t.dtype for t in tensors):
-        work = [t.contiguous() for t in tensors if t.dtype == dt and t.size]
-        if work and order == math.inf:
-            parts.append(multi.partials(work, "norm_max", "abs(p)", "where(a > b, a, where(a == a, b, a))"))
-        elif work and order in (1, 2):
-            parts.append(multi.partials(work, f"norm_{order:.0f}", "p * p" if order == 2 else "abs(p)", "a + b"))
-        elif work:
-            parts.append(multi.partials(work, "norm_p", "pow(abs(p), k0)", "a + b", k0=order))
-    fold = reduction.max if order == math.inf else reduction.sum
-    totals = [fold(part.astype(dtype)) for part in parts] or [Tensor.zeros(queue, (1,), dtype)]
-    total = totals[0]
-    for other in totals[1:]:
-        total = elementwise.maximum(total, other) if order == math.inf else elementwise.add(total, other)
-    if order == 2:
-        return elementwise.sqrt(total)
-    return total if order in (1, math.inf) else elementwise.pow(total, 1.0 / order)
-
-
-def _numpy_total_norm(*arrays: np.ndarray, order: float, dtype: Any) -> np.ndarray:
-    if order == math.inf:
-        return np.max([0.0, *(np.abs(a).max() for a in arrays if a.size)], keepdims=True).astype(dtype)
-    if order == 2:
-        return np.array([math.sqrt(sum(float(np.sum(np.square(a, dtype=np.float64))) for a in arrays))], dtype)
-    return np.array([sum(float(np.sum(np.abs(a.astype(np.float64)) ** order)) for a in arrays) ** (1.0 / order)], dtype)

@@ -12,7 +12,8 @@ from netcl.core.errors import DTypeError, GradientError
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import Chain, run
-from netcl.ops.update import total_norm, update
+from netcl.ops.total_norm import total_norm
+from netcl.ops.update import update
 from netcl.optim.optimizer import listed
 
 # an infinite norm would give factor 0 and wipe the gradients out: it gives NaN, which the update leaves alone

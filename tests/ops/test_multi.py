@@ -10,7 +10,8 @@ from netcl.core.backend import opencl
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.fusion import many as multi
-from netcl.ops.update import Updater, total_norm, update
+from netcl.ops.total_norm import total_norm
+from netcl.ops.update import Updater, update
 
 SIZES = (1, 7, 8, 9, 63, 64, 65, 4095, 4097, 8191, 8193, 20000)
 
@@ -72,9 +73,42 @@ def test_norms(family, order, dtype):
 
 def test_norms_keep_nan_and_infinity(queue):
     for bad in (np.nan, np.inf):
-        for order in (1.0, 2.0, math.inf):
+        for order in (0.5, 1.0, 2.0, 3.0, math.inf):
             parts = [Tensor.from_host(queue, np.array([1, bad, 2], np.float32)), Tensor.ones(queue, (70,))]
             np.testing.assert_array_equal(total_norm(parts, order).to_host(), [bad])
+
+
+@pytest.mark.parametrize("order", [0.5, 1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("sizes", [(1e19,), (1e-30,), (1e30, 1.0), (1e25, 1e-25, 1e-12, 1e12), (1e-41,), (0.0, 1e-22)])
+def test_norms_hold_over_the_range_of_floats(family, order, sizes):
+    """Where squares overflow, where they vanish, and both beside each other."""
+    rng = np.random.default_rng(3)
+    arrays = [(s * (1 + rng.random((5, 33)))).astype(np.float32) for s in sizes]
+    flat = np.concatenate([a.ravel() for a in arrays]).astype(float)
+    expected = np.linalg.norm(flat / flat.max(), order) * flat.max()
+    norm = total_norm([Tensor.from_host(family, a) for a in arrays], order).to_host()
+    assert norm.dtype == np.float32
+    np.testing.assert_allclose(norm, [expected], rtol=1e-3 if sizes == (1e-41,) else 1e-5)
+
+
+@pytest.mark.parametrize("order", [0.5, 1.0, 2.0, 3.0, math.inf])
+def test_norms_of_doubles_and_of_mixed_dtypes(queue, order):
+    doubles = [Tensor.from_host(queue, np.full(128, v)) for v in (1e200, 3e-200)]
+    largest, count = 1e200, 128
+    expected = largest * (1 if order == math.inf else float(count) ** (1 / order))
+    np.testing.assert_allclose(total_norm(doubles, order).to_host(), [expected], rtol=1e-12)
+    floats = [np.full(50, 2e22, np.float32), np.full((4, 5), 6e4, np.float16), np.full(7, 1e23, "bfloat16")]
+    flat = np.concatenate([a.astype(float).ravel() for a in floats])
+    norm = total_norm([Tensor.from_host(queue, a) for a in floats], order).to_host()
+    np.testing.assert_allclose(norm, [np.linalg.norm(flat / 1e23, order) * 1e23], rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", [0.5, 1.0, 2.0, 3.0])
+def test_a_norm_beyond_the_dtype_is_infinite(queue, order):
+    parts = [Tensor.from_host(queue, np.full(128, 3e38, np.float32))]
+    assert total_norm(parts, order).to_host()[0] == np.inf
+    parts.append(Tensor.from_host(queue, np.full(3, np.nan, np.float32)))
+    assert np.isnan(total_norm(parts, order).to_host()[0])
 
 
 def test_an_empty_tensor_takes_no_part(queue):

@@ -13,7 +13,7 @@ from netcl.ops import elementwise, reduction
 from netcl.ops.normalization.batch_norm import batch_norm, batch_norm_grad
 from netcl.ops.normalization.norm import layer_norm, layer_norm_grad
 from netcl.ops.normalization.softmax import softmax
-from netcl.ops.update import total_norm
+from netcl.ops.total_norm import total_norm
 
 CPUS = [i for i, profile in enumerate(manager.profiles) if profile.kind == "cpu"]
 TOLERANCE = {"bfloat16": 0.032, "float16": 4e-3, "float32": 1e-5, "float64": 1e-11}

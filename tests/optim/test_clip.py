@@ -38,6 +38,23 @@ def test_gradients_are_scaled_to_the_norm(queue, order, dtype):
     np.testing.assert_allclose(flat(params), scaled, rtol=rtol, atol=1e-6)
 
 
+def test_very_large_and_very_small_gradients(queue):
+    """128 gradients of 1e19, whose squares float32 does not hold, and of 1e-30, whose squares are 0."""
+    for size, norm in ((1e19, 1.1313708e20), (1e-30, 1.1313708e-29)):
+        p = Parameter(Tensor.zeros(queue, (128,)))
+        p.grad = Tensor.from_host(queue, np.full(128, size, np.float32))
+        np.testing.assert_allclose(clip_grad_norm_([p], 2.0).to_host(), [norm], rtol=1e-6)
+        np.testing.assert_allclose(p.grad.to_host(), np.full(128, 0.1767767 if size > 1 else size), rtol=1e-5)
+
+
+def test_gradients_that_are_views(queue):
+    """A strided view counts its own elements, and is scaled where it lies."""
+    p, base = Parameter(Tensor.zeros(queue, (3, 4))), Tensor.from_host(queue, np.full((4, 6), 1e25, np.float32))
+    p.grad = base[:3, 1:5]
+    np.testing.assert_allclose(clip_grad_norm_([p], 1.0).to_host(), [np.sqrt(12) * 1e25], rtol=1e-6)
+    np.testing.assert_allclose(p.grad.to_host(), np.full((3, 4), 1 / np.sqrt(12)), rtol=1e-5)
+
+
 def test_small_gradients_stay(queue):
     params = parameters(queue)
     before = flat(params)
