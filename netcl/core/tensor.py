@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core import host_memory, layout, settings, versions
+from netcl.core import host_memory, layout, live, settings, versions
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
@@ -203,7 +203,8 @@ class Tensor:
             found = host_memory.empty("to_host", self.shape, self.dtype)
             found[...] = self.array
             return found
-        source = self.contiguous()
+        with live.unrecorded():  # a replay reads nothing, so it needs no copy to read
+            source = self.contiguous()
         out = host_memory.empty("to_host", self.shape, UINT8 if self.dtype == BOOL else self.dtype)
         opencl.read(self.queue, out, source.buffer, source.offset * self.dtype.itemsize)
         return out.view(BOOL) if self.dtype == BOOL else out

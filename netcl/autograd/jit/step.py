@@ -240,7 +240,7 @@ class CompiledStep:
         arguments = [
             x if t is None else Node(t) if isinstance(x, Node) else t for x, t in zip(inputs, own, strict=True)
         ]
-        capture, draws = KernelCapture(self.tier), Draws()
+        capture, draws = KernelCapture(self.tier, host_reads=False), Draws()
         (result, leaves), snapshot, reached = self._followed(functools.partial(self._captured, capture, arguments))
         del arguments
         name = self.__dict__.get("__name__", "fn")

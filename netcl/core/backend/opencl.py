@@ -261,7 +261,8 @@ def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
 def _raise_flag(queue: Any, state: QueueState, flag: np.ndarray) -> None:
     state.armed = False
     if flag[0]:
-        fill_buffer(queue, state.flag, np.int32(0), FLAG_BYTES)
+        with live.unrecorded():
+            fill_buffer(queue, state.flag, np.int32(0), FLAG_BYTES)
         value, limit = flag[2:4]
         if flag[0] == 2:
             value, limit = (int(high) << 32 | int(low) & 0xFFFFFFFF for low, high in zip(flag[2:4], flag[4:6]))

@@ -4,7 +4,10 @@ Between `begin` and `end` everything runs as always and is recorded: netcl's own
 and fills; on NumPy, the backend's calls. `replay` repeats them on the same memory. A recording has memory of its own:
 what it allocates comes from a private pool, reused inside the recording as tensors die and never given to anybody else,
 and what it uses from before stays alive with it. So results are found where the recording left them, overwritten by the
-next replay. Refused, with the reason: host reads, a second queue, nested and concurrent recordings.
+next replay. Refused, with the reason: a second queue, nested and concurrent recordings, mapped memory.
+
+A host read inside a recording works and is not part of it: replays read nothing, and what Python decided by a value
+stays decided. `host_reads=False` refuses reads instead.
 
 Numbers that must change are `core.rebind.Cell`s. New data goes into the recorded inputs, or see
 `replay_with_new_buffers`. Data that the host writes inside the recording is repeated as it was.
@@ -23,6 +26,7 @@ from netcl.core.errors import CaptureError
 from netcl.core.queue import CPUQueue, state_of
 from netcl.core.versions import Replayed, memory_key, wrote_memory
 from netcl.runtime.capture import replay
+from netcl.runtime.capture.host_replay import constant
 from netcl.runtime.capture.recording import Recording
 from netcl.runtime.capture.replay import COPY, FILL, KERNEL, WRITE, BufferSlot, Command
 
@@ -52,12 +56,14 @@ class KernelCapture:
     >>> cap.end()           # number of launches
     >>> cap.replay()        # y holds the result for what is in x now
 
-    Also a context manager, which gives the recording up when the block raises. `tier` forces a way to replay (see
-    `runtime.replay`); by default the fastest is found once per device.
+    Also a context manager, which gives the recording up when the block raises.
+
+    Args: tier: forces a way to replay (see `runtime.replay`); by default the fastest is found once per device.
+        host_reads: whether the host may read inside the recording; False raises CaptureError.
     """
 
-    def __init__(self, tier: str | None = None) -> None:
-        self._tier = tier
+    def __init__(self, tier: str | None = None, host_reads: bool = True) -> None:
+        self._tier, self._host_reads = tier, host_reads
         self._live: Recording | None = None
         self._done: Recording | None = None
         self._reason = ""
@@ -79,11 +85,11 @@ class KernelCapture:
                     f"begin: expected no recording in progress, got a {kind} one; end() or abort() that first."
                 )
             self._forget()
-            self._live = Recording(self._abort)
+            self._live = Recording(self._abort, self._host_reads)
             self._live.install()
 
     def end(self) -> int:
-        """Stop and return the number of kernel launches (on NumPy, calls) recorded."""
+        """Stop and return the number of kernel launches recorded: on NumPy calls, on no backend copies or fills."""
         live = self._live
         if live is None:
             why = f"; the recording was given up: {self._reason}" if self._reason else "; call begin() first"
@@ -257,7 +263,8 @@ class KernelCapture:
         if found is None:
             return ()
         if isinstance(found.queue, CPUQueue):
-            return tuple(Launch(s.name, (), None, tuple(s.attrs.items())) for s in found.numpy.steps)
+            calls = (s for s in found.numpy.steps if s.fn is not constant)
+            return tuple(Launch(s.name, (), None, tuple(s.attrs.items())) for s in calls)
         return tuple(Launch(c.name, c.global_size, c.local_size, c.args) for c in found.commands if c.kind == KERNEL)
 
     @property

@@ -154,7 +154,8 @@ class RawCalls:
             what = "waits for events" if wait_for else "is not between plain buffers and arrays"
             self.sink.refuse(f"a copy that {what} cannot be replayed")
         if not buffers[0]:
-            self.sink.refuse("the host reads a buffer (enqueue_copy to an array)")
+            self.sink.read("a buffer (enqueue_copy to an array)")
+            return
         if not buffers[1]:
             host = np.array(src)
             self.sink.copied("write", queue, dest, host, host.nbytes, (dst_offset,), None)

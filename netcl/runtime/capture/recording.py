@@ -62,8 +62,8 @@ class _Passing:
 class Recording:
     """What one `begin`/`end` saw. Installs itself into the hooks of core and takes itself out again."""
 
-    def __init__(self, on_refusal: Callable[[str], None]) -> None:
-        self.thread, self.paused = threading.get_ident(), 0
+    def __init__(self, on_refusal: Callable[[str], None], host_reads: bool = True) -> None:
+        self.thread, self.paused, self.host_reads = threading.get_ident(), 0, host_reads
         self.queue: Any = None
         self.commands: list[Command] = []
         self.numpy = NumpySteps()
@@ -212,9 +212,10 @@ class Recording:
         """A copy, fill, write or read."""
         if not self.listening():
             return
-        self._on(queue)
         if kind == "read":
-            self.refuse("the host reads a tensor (to_host, item, print, bool); return it and read it after the step")
+            self.read("a tensor (to_host, item, print, bool); return it and read it after the step")
+            return
+        self._on(queue)
         if isinstance(queue, CPUQueue):
             self.numpy.write(target, source)
             return
@@ -225,6 +226,11 @@ class Recording:
         else:
             host = np.array(source, order="C")  # pinned memory goes back to its pool
             self.commands.append(Command(FILL if kind == "fill" else WRITE, kind, held, None, start, host=host))
+
+    def read(self, what: str) -> None:
+        """The host read `what`: nothing that a replay does."""
+        if not self.host_reads:
+            self.refuse(f"the host reads {what}")
 
     def _computed(self, fn: Any, outputs: Any, inputs: Any, attrs: Mapping[str, Any], in_place: bool, _: float) -> None:
         if self.listening():
