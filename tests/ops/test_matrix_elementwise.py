@@ -74,6 +74,7 @@ def test_rows_on_gpus(name, dtype):
 ELEMENTS = sorted({C_NAME[compute_dtype(as_dtype(t))] for t in DTYPES})
 
 
+@pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning")  # NVIDIA's compiler says how many registers it took
 @pytest.mark.parametrize("plain", [True, False], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("width", [1, 4, 8, 16])
 @pytest.mark.parametrize("element", ELEMENTS)

@@ -216,6 +216,7 @@ def test_views(family):
         (tensor[:, ::2, ::-1, 1:], x[:, ::2, ::-1, 1:]),
         (tensor.transpose(2, 3), x.swapaxes(2, 3)),
         (tensor.permute(1, 0, 2, 3), x.transpose(1, 0, 2, 3)),
+        (tensor[::-1, ::-1], x[::-1, ::-1]),
         (tensor[:1, :1].expand(2, 3, 9, 11), np.broadcast_to(x[:1, :1], (2, 3, 9, 11))),
     ):
         y, at = max_pool2d(view, 3, 2, 1, return_indices=True)

@@ -9,7 +9,7 @@
     const I tile = get_global_id(0);                                 \
     if (tile >= D.tiles) return;                                     \
     PLACE(tile)                                                      \
-    p += offset + (U)plane / (U)D.C * (I)D.xn + (U)plane % (U)D.C * (I)D.xc;
+    p += offset + (I)((U)plane / (U)D.C) * (I)D.xn + (I)((U)plane % (U)D.C) * (I)D.xc;
 // Row `r` of the strips, and the results that meet it.
 #define EACH_STRIP(r)                           \
     UNROLL for (int r = 0; r < SPANY; r++)
