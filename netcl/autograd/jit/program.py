@@ -54,6 +54,7 @@ class EagerCall(NamedTuple):
     reason: str
     moved: int  # bytes of its operands and results
     facts: tuple[Any, ...]  # shape and dtype of each result, as traced
+    fixed: bool  # its attributes are the same at every call
 
 
 Call = FusedCall | EagerCall
@@ -179,7 +180,9 @@ def _run_eager(call: EagerCall, values: list[Any], floats: Sequence[float]) -> N
     if call.name == "stop_gradient":
         values[call.outputs[0]] = Node(args[0].value)
         return
-    attrs = {k: values[v.place].value if type(v) is Slot else _number(v, floats) for k, v in call.attrs.items()}
+    attrs = call.attrs
+    if not call.fixed:
+        attrs = {k: values[v.place].value if type(v) is Slot else _number(v, floats) for k, v in attrs.items()}
     autocast, state.autocast = state.autocast, None  # the trace holds the casts
     try:
         result = apply_op(call.name, *args, **attrs)
@@ -288,7 +291,7 @@ def _with_epilogue(e: Epilogue, slots: dict[int, int]) -> EagerCall:
     moved = sum(x.nbytes for x in (*e.product.node.operands, *([] if e.bias is None else [e.bias]), result))
     reason = f"with {' '.join(n.op_name for n in e.step.nodes)} in its epilogue"
     facts = ((result.shape, result.dtype),)
-    return EagerCall("product_epilogue", args, attrs, (slots[id(result)],), reason, moved, facts)
+    return EagerCall("product_epilogue", args, attrs, (slots[id(result)],), reason, moved, facts, product.fixed)
 
 
 def _alive(steps: list[FusedStep | CallStep], outputs: list[TraceNode]) -> list[FusedStep | CallStep]:
@@ -319,7 +322,8 @@ def _eager(step: CallStep, slots: dict[int, int]) -> EagerCall:
     attrs = {k: Slot(slots[id(v)]) if isinstance(v, TraceNode) else v for k, v in attrs.items()}
     moved = sum(n.nbytes for n in (*node.operands, *step.outputs))
     facts = tuple((n.shape, n.dtype) for n in step.outputs)
-    return EagerCall(name, args, attrs, tuple(slots[id(n)] for n in step.outputs), step.reason, moved, facts)
+    fixed = not any(type(v) in (Slot, Scalar) for v in attrs.values())
+    return EagerCall(name, args, attrs, tuple(slots[id(n)] for n in step.outputs), step.reason, moved, facts, fixed)
 
 
 def _find_outputs(result: Any, found: list[TraceNode]) -> None:
