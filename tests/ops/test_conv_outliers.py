@@ -114,6 +114,18 @@ def test_a_large_value_shows_in_its_own_sums_alone(device, where, make):
             sound(results(device, **a, padding=1), **a, padding=1)
 
 
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize("vector", [8, 16])
+def test_every_width_of_vectors(cl_queue, vector):
+    """Of the kernels for CPU devices, which look at 8 channels at a time."""
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), vector=vector)):
+        for channels in (12, 35):
+            for where, value in (("x", 1e8), ("g", np.inf), ("w", 1e6)):
+                a = inputs((2, channels, 9, 19), (16, channels, 3, 3), make=values)
+                a[where][PLACES[where][1]] = value
+                sound(results(cl_queue, **a, padding=1), **a, padding=1)
+
+
 def test_outputs_that_miss_the_pixel_stay_positive(device):
     """Non-negative pixels and weights around one of 1e8."""
     x, w = np.abs(values((1, 12, 8, 8))), np.abs(values((12, 12, 3, 3), seed=1))
