@@ -9,6 +9,7 @@ import numpy as np
 
 from netcl.core import host_memory, layout, live, settings, versions
 from netcl.core.backend import opencl
+from netcl.core.device.discovery import names_device, queue_of
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
@@ -60,6 +61,7 @@ class Tensor:
     @staticmethod
     def empty(queue: Any, shape: Any, dtype: Any = "float32") -> Tensor:
         """A tensor of `shape` with undefined values."""
+        queue = queue_of("Tensor.empty", queue)
         shape = layout.as_shape("Tensor.empty", shape)
         dtype = storable(as_dtype(dtype), queue)
         return _allocate(queue, shape, dtype)
@@ -75,11 +77,15 @@ class Tensor:
     ) -> Tensor:
         """A copy of `data` (anything NumPy can take) on `queue`; its dtype is kept unless `dtype` is given.
 
+        Here and wherever a queue is asked for, a device's handle or name ("auto", "gpu:1") does as well; None is the
+        default device.
+
         The transfer is not waited for, and later changes of `data` never show. Python floats become float32.
         Args: backend: checked against the queue when given. async_copy=False waits for the transfer, as
             NETCL_ASYNC_H2D=0 does for all.
             use_pinned: accepted for compatibility; staging memory is chosen by size and device.
         """
+        queue = queue_of("Tensor.from_host", queue)
         _check_backend(queue, backend)
         array = np.asarray(data)
         if dtype is None and not isinstance(data, (np.ndarray, np.generic)) and array.dtype == FLOAT64:
@@ -336,11 +342,11 @@ class Tensor:
         return self if target == self.dtype else OPERATIONS["cast"](self, target)
 
     def to(self, target: Any) -> Tensor:
-        """On another queue (a queue or an object with `.queue`), or as another dtype."""
-        queue = getattr(target, "queue", target)
-        if isinstance(queue, CPUQueue) or hasattr(queue, "int_ptr"):
-            return self if queue is self.queue else Tensor.from_host(queue, self.to_host())
-        return self.astype(target)
+        """On another device (a queue, a handle, a device's name, None for the default one), or as another dtype."""
+        queue, dtype = destination("to", target)
+        if dtype is not None:
+            return self.astype(dtype)
+        return self if queue is self.queue else Tensor.from_host(queue, self.to_host())
 
     to_queue = to
 
@@ -390,6 +396,16 @@ def _allocate(queue: Any, shape: Shape, dtype: DType) -> Tensor:
 
 
 allocate = _allocate  # the ops' own door: shape and dtype already checked
+
+
+def destination(where: str, target: Any) -> tuple[Any, DType | None]:
+    """What `.to(target)` means: (queue, None) for a device in any form, or (None, dtype)."""
+    if not isinstance(target, (str, type, np.dtype)) or (isinstance(target, str) and names_device(target)):
+        return queue_of(where, target), None
+    try:
+        return None, as_dtype(target)
+    except DTypeError as error:
+        raise DTypeError(f"{where}: expected a dtype or a device, got {target!r} ({error})") from None
 
 
 def storable(dtype: DType, queue: Any) -> DType:

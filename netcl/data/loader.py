@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from netcl.core.arguments import flag, whole
-from netcl.core.device import manager
-from netcl.core.errors import CheckpointError, DataError, DeviceError, DTypeError, add_note
-from netcl.core.queue import CPUQueue
+from netcl.core.device import queue_of
+from netcl.core.errors import CheckpointError, DataError, DTypeError, add_note
 from netcl.core.tensor import Tensor
 from netcl.data.dataset import alike, gather
 from netcl.data.feed import Feed
@@ -102,7 +101,7 @@ class DataLoader:
         if sampler is not None and self.shuffle:
             raise ValueError(f"{where}: expected either a sampler or shuffle=True, got both; shuffle in the sampler.")
         self.seed = secrets.randbits(32) if seed is None else whole(where, "seed", seed)
-        self.device_queue = None if device_queue is None else _queue(device_queue)
+        self.device_queue = None if device_queue is None else queue_of("DataLoader: device_queue", device_queue)
         self.epoch = 0
         self._pass: _Pass | None = None  # the one begun last
         self._resume: dict[str, Any] = {}  # what is left of a saved pass: position, and the order where it was saved
@@ -282,16 +281,6 @@ class DataLoader:
         if self.feed is None or self.feed.queue is not self.device_queue:
             self.feed = Feed(self.device_queue, max(1, self.num_workers * self.prefetch))
         return self.feed
-
-
-def _queue(given: Any) -> Any:
-    """The queue itself, or that of a handle or of a device's name."""
-    if isinstance(given, CPUQueue) or hasattr(given, "finish"):
-        return given
-    try:
-        return manager.default(given).queue
-    except DeviceError as error:
-        raise DeviceError(f"DataLoader: device_queue: {str(error).partition(': ')[2]}") from None
 
 
 def _unfinished(error: BaseException, where: str) -> DataError:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core.device import manager
 from netcl.core.dtypes import is_float
 from netcl.core.errors import CheckpointError
 from netcl.core.tensor import Tensor
@@ -85,7 +84,7 @@ def load_model(
             f"load_model: expected a file with an architecture, got weights only in {one_line(path)}{reason}; "
             "pass model=."
         )
-    queue = manager.default("auto").queue if queue is None else queue_of("load_model", queue)
+    queue = queue_of("load_model", queue)
     fresh = build(metadata["architecture"], queue, classes, state)
     _check_classes(fresh, metadata.get("modules"))
     _tie(fresh, aliases)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from netcl.core.device import queue_of
 from netcl.core.errors import CheckpointError, ShapeError
 from netcl.core.layout import as_shape
 from netcl.core.tensor import Tensor
@@ -122,6 +123,7 @@ def trunc_normal(
     if not low < high:
         raise ValueError(f"trunc_normal: expected low < high, got {low} and {high}.")
     _claim(shape)
+    queue = queue_of("trunc_normal", queue)
     size, found = math.prod(shape), np.empty(0)
     for _ in range(1000):
         draws = random.normal(queue, (max(2 * size, 64),), mean, std, generator=generator).to_host()

@@ -15,7 +15,7 @@ from netcl.autograd.state import state
 from netcl.core.dtypes import as_dtype, compute_dtype, is_float
 from netcl.core.errors import CheckpointError, DTypeError
 from netcl.core.queue import CPUQueue
-from netcl.core.tensor import Tensor
+from netcl.core.tensor import Tensor, destination
 from netcl.nn.recipe import record
 from netcl.ops import elementwise
 
@@ -192,15 +192,14 @@ class Module(Followed):
     # -- moving ----------------------------------------------------------------------------------------------------
 
     def to(self: M, target: Any) -> M:
-        """Move everything to a queue (or what has a `.queue`), or floats to a dtype, in place; gradients are dropped.
+        """Move everything to a device (a queue, a handle, a name), or floats to a dtype, in place; drops gradients.
 
         Buffers are kept in the type that is computed in: float32 for float16 and bfloat16. Layers cast floating inputs
         to the dtype of their parameters, so a float32 batch may be given to a float16 model.
         """
-        queue = getattr(target, "queue", target)
-        if isinstance(queue, CPUQueue) or hasattr(queue, "int_ptr"):
+        queue, dtype = destination(f"{type(self).__name__}.to", target)
+        if dtype is None:
             return self._move(lambda t: t.to(queue), lambda t: t.to(queue))
-        dtype = as_dtype(target)
         if not is_float(dtype):
             raise DTypeError(f"{type(self).__name__}.to: expected a queue or a floating dtype, got {target!r}.")
         return self._move(_caster(dtype), _caster(compute_dtype(dtype)))

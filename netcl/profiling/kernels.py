@@ -14,6 +14,7 @@ from typing import Any
 
 from netcl.core import debug
 from netcl.core.backend import cpu, opencl, timed
+from netcl.core.device import queue_of
 from netcl.core.errors import NetclError
 from netcl.profiling.totals import KernelStats, Sample, Totals, table
 from netcl.profiling.work import operations
@@ -38,7 +39,8 @@ class KernelProfiler:
     def __init__(self, queue: Any = None, keep: int = KEEP) -> None:
         if not isinstance(keep, int) or keep < 0:
             raise NetclError(f"KernelProfiler: expected keep to be an int of at least 0, got {keep!r}.")
-        self.queue, self.keep = queue, keep
+        self.queue = None if queue is None else queue_of("KernelProfiler", queue)
+        self.keep = keep
         self.running = False
         self._samples: deque[Sample] = deque(maxlen=keep)
         self._totals = Totals()

@@ -7,6 +7,7 @@ import time
 from typing import Any, NamedTuple
 
 from netcl.core.backend import cpu, opencl
+from netcl.core.device import queue_of
 from netcl.core.errors import NetclError
 from netcl.core.memory import pool_of
 from netcl.core.queue import CPUQueue
@@ -30,6 +31,7 @@ class MemoryTimeline:
     """
 
     def __init__(self, queue: Any = None) -> None:
+        queue = None if queue is None else queue_of("MemoryTimeline", queue)
         self.queue = queue
         self._seen: dict[int, Any] = {} if queue is None else {id(queue): queue}
         self.running = False

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.core.backend import opencl
+from netcl.core.device import queue_of
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import FLOAT32, INT32
 from netcl.core.memory import empty_buffer
@@ -35,6 +36,7 @@ _known: dict[Any, Peaks] = {}
 
 def peaks(queue: Any) -> Peaks:
     """The peaks of the device behind `queue`. Takes about half a second the first time."""
+    queue = queue_of("peaks", queue)
     key = "numpy" if isinstance(queue, CPUQueue) else queue.device.int_ptr
     if key not in _known:
         _known[key] = _measure_numpy() if isinstance(queue, CPUQueue) else _measure(queue)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from netcl.core.backend import opencl
+from netcl.core.device import queue_of
 from netcl.core.errors import NetclError
 from netcl.core.queue import CPUQueue
 from netcl.profiling.kernels import KernelProfiler
@@ -24,7 +25,7 @@ class Timer(contextlib.ContextDecorator):
     """
 
     def __init__(self, name: str = "", queue: Any = None) -> None:
-        self.name, self.queue = name, queue
+        self.name, self.queue = name, None if queue is None else queue_of("Timer", queue)
         self.times: list[float] = []
         self._began: list[float] = []
 
@@ -94,8 +95,8 @@ class EventTimer:
     """
 
     def __init__(self, queue: Any) -> None:
-        self.queue = queue
-        self._profiler = KernelProfiler(queue, keep=0)
+        self.queue = queue_of("EventTimer", queue)
+        self._profiler = KernelProfiler(self.queue, keep=0)
         self.elapsed = self.busy = 0.0
         self.commands = 0
 

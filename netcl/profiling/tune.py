@@ -17,6 +17,7 @@ from typing import Any
 
 from netcl.core import process
 from netcl.core.backend import timed
+from netcl.core.device import queue_of
 from netcl.core.device.profile import profile_of
 from netcl.core.errors import DeviceError, NetclError
 from netcl.profiling.timer import EventTimer
@@ -201,7 +202,7 @@ class AutoTuner:
         queue = self.queue if queue is None else queue
         if queue is None:
             raise DeviceError("tune: expected a queue, got none; pass it here or to AutoTuner(queue).")
-        return queue
+        return queue_of("tune", queue)
 
 
 Autotuner = AutoTuner

@@ -95,7 +95,7 @@ def contiguous(x: Value) -> Node:
 
 
 def to(x: Value, queue: Any) -> Node:
-    """The value on another queue; the gradient travels back."""
+    """The value on another device (a queue, a handle, a name), or as another dtype; the gradient travels back."""
     return apply_op("to", x, queue=queue)  # type: ignore[no-any-return]
 
 

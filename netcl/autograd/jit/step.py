@@ -18,6 +18,7 @@ from netcl.autograd.node import Node
 from netcl.autograd.state import state
 from netcl.core import live, versions
 from netcl.core.backend import opencl
+from netcl.core.device import queue_of
 from netcl.core.errors import CaptureError, DTypeError, GradientError
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
@@ -96,7 +97,8 @@ class CompiledStep:
     def __init__(
         self, fn: Callable[..., Any], warmup: int = 1, tier: str | None = None, queue: Any = None, keep: int = 8
     ) -> None:
-        self.fn, self.warmup, self.tier, self.queue, self.keep = fn, warmup, tier, queue, keep
+        self.fn, self.warmup, self.tier, self.keep = fn, warmup, tier, keep
+        self.queue = None if queue is None else queue_of("CompiledStep", queue)
         self._states: OrderedDict[Key, list[_State]] = OrderedDict()  # used last at the end, and first in its list
         self._seen = 0  # states since the start
         self._places: dict[Any, Binding] = {}  # names that `fn` reads

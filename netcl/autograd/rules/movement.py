@@ -16,7 +16,7 @@ register_op(
 )
 register_op("unsqueeze", lambda x, axis: Tensor.unsqueeze(x, axis), lambda g, y, x, axis: g.reshape(x.shape), saves=())
 register_op("contiguous", lambda x: Tensor.contiguous(x), lambda g, y, x: g, saves=())
-register_op("to", lambda x, queue: x.to(queue), lambda g, y, x, queue: g.to(x.queue), saves=())
+register_op("to", lambda x, queue: x.to(queue), lambda g, y, x, queue: g.to(x.queue).astype(x.dtype), saves=())
 
 
 def _permute_grad(g: Tensor, y: Any, x: Any, axes: tuple[int, ...]) -> Tensor:

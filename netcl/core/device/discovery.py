@@ -21,7 +21,10 @@ from netcl.core.device.profile import DeviceProfile, device_profile, numpy_profi
 from netcl.core.errors import DeviceError
 from netcl.core.queue import CPUQueue, state_of
 
-__all__ = ["DeviceHandle", "DeviceManager", "DeviceProfile", "device", "manager", "override_profile", "profile_of"]
+__all__ = [
+    "DeviceHandle", "DeviceManager", "DeviceProfile", "device", "manager", "names_device", "override_profile",
+    "profile_of", "queue_of",
+]  # fmt: skip
 
 FORMS = '"auto", "gpu", "gpu:N", "cpu" (NumPy), "cl:cpu", "platform:device", an index or a pyopencl device'
 FIX = (
@@ -257,6 +260,8 @@ class DeviceManager:
             number = kinds[1] if len(kinds) == 2 else "0"
             if len(kinds) <= 2 and number.isdigit():
                 same = [found[i] for i in self.order() if found[i][2].kind == kinds[0].lower()]
+                if int(number) >= len(same):
+                    raise self._absent(request, kinds[0].lower(), int(number) + 1, len(same))
                 return self._pick(int(number), same, request)
         if len(parts) >= 2:
             return self._by_platform(parts[0], ":".join(parts[1:]), found, request)
@@ -278,6 +283,20 @@ class DeviceManager:
             raise self._unknown(request)
         return self._open(*entries[index])
 
+    def _absent(self, request: str, kind: str, wanted: int, count: int) -> DeviceError:
+        """The error for "gpu", "gpu:3" and the like where there are fewer such devices."""
+        if not self._scan():
+            return self._unknown(request)
+        name = {"gpu": "GPU", "cpu": "CPU device"}.get(kind, kind)
+        need = f"an OpenCL {name}" if wanted == 1 else f"{wanted} OpenCL {name}s"
+        return DeviceError(
+            f"device: expected {need} for {request!r}, found {count or 'none'}; choices:{self._choices()}\n{FIX}."
+        )
+
+    def _choices(self) -> str:
+        listed = "".join(f'\n  {i}: "{p.platform}:{p.name}" ({p.kind})' for i, p in enumerate(self.profiles))
+        return f'\n  "cpu" (NumPy){listed}'
+
     def _unknown(self, request: Any) -> DeviceError:
         found = self._scan()
         if not found:
@@ -286,8 +305,7 @@ class DeviceManager:
                 f"device: expected an OpenCL device for {request!r}, got none: no OpenCL driver was found ({why}); "
                 f'{FIX}. Choices: "cpu" (NumPy).'
             )
-        listed = "".join(f'\n  {i}: "{p.platform}:{p.name}" ({p.kind})' for i, (_, _, p) in enumerate(found))
-        return DeviceError(f'device: expected {FORMS}, got {request!r}; choices:\n  "cpu" (NumPy){listed}')
+        return DeviceError(f"device: expected {FORMS}, got {request!r}; choices:{self._choices()}")
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -360,3 +378,31 @@ def device(request: Any = "auto") -> Iterator[DeviceHandle]:
 
 
 manager = DeviceManager()
+
+
+def queue_of(where: str, given: Any) -> Any:
+    """The queue that `given` means: a queue, what has one (a handle, a tensor), or a request to `manager.default`.
+
+    None is the default device. Raises DeviceError for all else, and for devices that are not here; for numbers too, as
+    `Linear(784, 10)` forgot its queue.
+    """
+    if isinstance(given, CPUQueue) or hasattr(given, "netcl_state"):
+        return given
+    if hasattr(given, "int_ptr") and hasattr(given, "finish"):  # a queue that netcl has not met yet
+        return given
+    if hasattr(given, "queue"):
+        return queue_of(where, given.queue)
+    if given is None or isinstance(given, str) or (hasattr(given, "platform") and hasattr(given, "int_ptr")):
+        try:
+            return manager.default(given).queue
+        except DeviceError as error:
+            raise DeviceError(f"{where}: {str(error).removeprefix('device: ')}") from None
+    raise DeviceError(
+        f'{where}: expected a queue, a device handle or a device\'s name such as "auto", got {type(given).__name__} '
+        f'{given!r}; take one from manager.default("auto").queue.'
+    )
+
+
+def names_device(text: str) -> bool:
+    """Whether a text is meant as a device: "auto", "gpu:1", "cl:cpu", an index, "platform:device"."""
+    return ":" in text or text.strip().lower() in ("auto", "gpu", "cpu", "cl", "accelerator") or text.strip().isdigit()

@@ -10,6 +10,7 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
+from netcl.core.device.discovery import queue_of
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, FLOAT64, INT64, DType, as_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
@@ -57,6 +58,7 @@ def _ramp(where: str, queue: Any, dtype: DType, n: int, start: float, step: floa
     if dtype == BOOL:
         raise DTypeError(f"{where}: expected a dtype of numbers, got bool.")
     facts = (start, step, last) if is_float(dtype) else (int(start), int(step), int(last))
+    queue = queue_of(where, queue)
     if isinstance(queue, CPUQueue):
         return cpu.compute(_numpy_ramp, queue=queue, dtype=dtype, n=n, facts=facts)  # type: ignore[no-any-return]
     if n == 0:
@@ -93,7 +95,7 @@ def eye(queue: Any, n: int, m: int | None = None, k: int = 0, dtype: Any = "floa
     length = min(rows + min(k, 0), cols - max(k, 0))
     if length > 0:
         at = k if k >= 0 else -k * cols
-        Tensor(out.buffer, (length,), (cols + 1,), at, out.dtype, queue).fill_(1)
+        Tensor(out.buffer, (length,), (cols + 1,), at, out.dtype, out.queue).fill_(1)
     return out
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from netcl.core import layout, live
 from netcl.core.backend import cpu
+from netcl.core.device.discovery import queue_of
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME, UINT8, DType, as_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
@@ -209,6 +210,7 @@ def uniform(
     generator: Generator | None = None,
 ) -> Tensor:
     """Numbers spread evenly over [low, high)."""
+    queue = queue_of("uniform", queue)
     shape, dtype = layout.as_shape("uniform", shape), _float("uniform", dtype)
     return _generate(queue, Law(UNIFORM, low, high), shape, dtype, draw_of(generator, layout.size_of(shape)))
 
@@ -222,6 +224,7 @@ def normal(
     generator: Generator | None = None,
 ) -> Tensor:
     """Numbers from the normal distribution with this mean and standard deviation."""
+    queue = queue_of("normal", queue)
     shape, dtype = layout.as_shape("normal", shape), _float("normal", dtype)
     if std < 0:
         raise ValueError(f"normal: expected a standard deviation of at least 0, got {std}.")
@@ -232,6 +235,7 @@ def bernoulli(
     queue: Any, shape: Any, p: float = 0.5, dtype: Any = "bool", generator: Generator | None = None
 ) -> Tensor:
     """True (or 1) with probability `p`."""
+    queue = queue_of("bernoulli", queue)
     shape = layout.as_shape("bernoulli", shape)
     _probability("bernoulli", p)
     law, draw = Law(BERNOULLI, range=_share_of(p)), draw_of(generator, layout.size_of(shape))
@@ -242,6 +246,7 @@ def randint(
     queue: Any, shape: Any, low: int, high: int, dtype: Any = "int64", generator: Generator | None = None
 ) -> Tensor:
     """Whole numbers spread evenly over [low, high); the range is at most 2^32."""
+    queue = queue_of("randint", queue)
     shape = layout.as_shape("randint", shape)
     low, high = layout.as_int("randint", low, "low"), layout.as_int("randint", high, "high")
     if not 0 < high - low <= 1 << 32:
