@@ -11,15 +11,15 @@
 
 #ifdef NARROW
 // Rows of k or v as E: (B, H / G, Tk, D). Launch: (ceil(Tk / 64), H / G, B).
-__kernel void widen(__global E* restrict out, __global const S* restrict x, long ox, long xb, long xh, long xt, const Dims d) {
+__kernel void widen(__global E* restrict out, __global const S* restrict k, long ok, const Dims d) {
     long first = get_global_id(0) * 64, last = first + 64 < d.Tk ? first + 64 : d.Tk;
     long h = get_global_id(1), b = get_global_id(2);
     out += (b * get_global_size(1) + h) * d.Tk * d.D;
-    x += ox + b * xb + h * xh;
+    k += ok + b * d.kb + h * d.kh;
     for (long t = first; t < last; t++) {
         int c = 0;
-        for (; c + VW <= d.D; c += VW) GLOB(out + t * d.D + c) = GET(x + t * xt + c);
-        for (; c < d.D; c++) out[t * d.D + c] = LOAD(x + t * xt, c);
+        for (; c + VW <= d.D; c += VW) GLOB(out + t * d.D + c) = GET(k + t * d.kt + c);
+        for (; c < d.D; c++) out[t * d.D + c] = LOAD(k + t * d.kt, c);
     }
 }
 #endif
@@ -81,13 +81,13 @@ static inline void weights(__local E* P, int n, __local E* m, __local E* l, __lo
     }
 }
 
-// Rows of O, turned, times f, to o.
+// Rows of O, transposed, times f, to o.
 #define LINE_OUT(i) *(__local const U8*)(O + (c + (i)) * NR + r)
 #define LINE_GLOBAL(i, v) SET8(o + (r + (i)) * D + c, (v) * f[r + (i)]);
 static inline void put(__global S* o, __local const E* O, __local const E* f, int rows, int D) {
     int full = rows / 8 * 8, columns = D / 8 * 8;
     for (int r = 0; r < full; r += 8)
-        for (int c = 0; c < columns; c += 8) TURN8(LINE_OUT, LINE_GLOBAL)
+        for (int c = 0; c < columns; c += 8) TRANSPOSE8(LINE_OUT, LINE_GLOBAL)
     for (int r = 0; r < rows; r++)
         for (int c = r < full ? columns : 0; c < D; c++) STORE(o, r * D + c, O[c * NR + r] * f[r]);
 }
@@ -95,15 +95,15 @@ static inline void put(__global S* o, __local const E* O, __local const E* f, in
 // Launch: (ceil(Tq / NR), H, B).
 __kernel void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
                      __global const E* restrict k, __global const E* restrict v, __global const uchar* restrict mask, long oq,
-                     long ok, long ov, long om, E scale, const Dims d) {
+                     long ok, long ov, long omask, E scale, const Dims d) {
     __local E Q[DP * NR], P[BK * NR], O[DP * NR], m[NR], l[NR], al[NR];
     // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
     long q0 = (get_global_size(0) - 1 - get_global_id(0)) * NR, h = get_global_id(1), b = get_global_id(2);
     int rows = d.Tq - q0 < NR ? (int)(d.Tq - q0) : NR, D = d.D;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
-    mask += om + b * d.mask_b;
-    turn_panel(Q, NR, q + oq + b * d.qb + h * d.qh + q0 * d.qt, rows, d.qt, D, scale * LOG2E);
+    mask += omask + b * d.mask_b;
+    transpose_panel(Q, NR, q + oq + b * d.qb + h * d.qh + q0 * d.qt, rows, d.qt, D, scale * LOG2E);
     for (int x = 0; x < D * NR; x += VW) LOC(O + x) = (V)(0);
     for (int x = 0; x < NR; x += VW) {
         LOC(m + x) = (V)(NONE);
@@ -142,14 +142,14 @@ __kernel void attend(__global S* restrict o, __global E* restrict lse, __global 
 // Launch: (Tq, H, B).
 __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
                          __global const S* restrict k, __global const S* restrict v, __global const uchar* restrict mask,
-                         long oq, long ok, long ov, long om, E scale, const Dims d) {
+                         long oq, long ok, long ov, long omask, E scale, const Dims d) {
     __local E Q[DP], s[BK], O[DP];
     long i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
     int D = d.D;
     q += oq + b * d.qb + h * d.qh + i * d.qt;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
-    mask += om + b * d.mask_b;
+    mask += omask + b * d.mask_b;
     for (int c = 0; c < D; c++) {
         Q[c] = LOAD(q, c) * (scale * LOG2E);
         O[c] = 0;

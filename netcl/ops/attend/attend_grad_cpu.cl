@@ -85,8 +85,8 @@ static inline void weights(__local E* p, __local E* t, long lo, long hi, long kb
 __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __global E* restrict parts,
                           __global const S* restrict q, __global const S* restrict k, __global const S* restrict v,
                           __global const S* restrict g, __global const E* restrict lse, __global const E* restrict delta,
-                          __global const uchar* restrict mask, long oq, long ok, long ov, long og, long ol, long om, E scale,
-                          const Dims d) {
+                          __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask,
+                          E scale, const Dims d) {
     __local E pool[POOL];
     __local E *KT = pool, *VT = KT + PANELS, *dK = VT + PANELS, *dV = dK + SUMS, *K = dV + SUMS, *Q = K + BK * LQ;
     __local E *G = Q + BQ * LQ, *P = G + BQ * LQ, *dP = P + BQ * LS;
@@ -94,14 +94,14 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
     int D = d.D;
     k += ok + b * d.kb + kh * d.kh;
     v += ov + b * d.vb + kh * d.vh;
-    mask += om + b * d.mask_b;
+    mask += omask + b * d.mask_b;
     parts += ((split * d.B + b) * d.H + kh * d.G) * d.rows * DP;
     for (long i = 0; i < d.G * d.rows * DP; i += VW) GLOB(parts + i) = (V)(0);
     for (long kb = split * BK; kb < d.Tk; kb += d.splits * BK) {
         int n = d.Tk - kb < BK ? (int)(d.Tk - kb) : BK;
         for (int j = 0; j < n; j += NR) {
-            turn_panel(KT + j * DP, NR, k + (kb + j) * d.kt, n - j, d.kt, D, 1);
-            turn_panel(VT + j * DP, NR, v + (kb + j) * d.vt, n - j, d.vt, D, 1);
+            transpose_panel(KT + j * DP, NR, k + (kb + j) * d.kt, n - j, d.kt, D, 1);
+            transpose_panel(VT + j * DP, NR, v + (kb + j) * d.vt, n - j, d.vt, D, 1);
         }
         copy_rows(K, k + kb * d.kt, n, BK, d.kt, D, 1);
         for (int i = 0; i < 2 * SUMS; i += VW) LOC(dK + i) = (V)(0);
@@ -123,7 +123,7 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
                 }
             for (int r = 0; r < all; r++) {
                 long lo = r < rows ? lo_of(&d, q0 + r) : d.Tk, hi = r < rows ? hi_of(&d, q0 + r) : 0;
-                E x = r < rows ? lse[ol + at + r] * LOG2E : 0, y = r < rows ? delta[at + r] : 0;
+                E x = r < rows ? lse[olse + at + r] * LOG2E : 0, y = r < rows ? delta[at + r] : 0;
                 weights(P + r * LS, dP + r * LS, lo, hi, kb, n, x == NONE ? INFINITY : x, y, mask);
             }
             for (int j = 0; j < n; j += MR) {
@@ -150,7 +150,7 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
             for (int c = 0; c < DP; c += VW) lost += LOST(LOC(dK + j * DP + c) + LOC(dV + j * DP + c));
             if (total(lost) != 0)
                 key_grad_row(dk + (row + j) * D, dv + (row + j) * D, q + oq + b * d.qb + kh * d.G * d.qh, k + (kb + j) * d.kt,
-                             v + (kb + j) * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + ol + head * d.Tq,
+                             v + (kb + j) * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + olse + head * d.Tq,
                              delta + head * d.Tq, mask, scale, &d, kb + j);
         }
     }
@@ -160,14 +160,14 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
 __kernel void join(__global S* restrict dq, __global const E* restrict parts, __global const S* restrict q,
                    __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
                    __global const E* restrict lse, __global const E* restrict delta, __global const uchar* restrict mask,
-                   long oq, long ok, long ov, long og, long ol, long om, E scale, const Dims d) {
+                   long oq, long ok, long ov, long og, long olse, long omask, E scale, const Dims d) {
     long first = get_global_id(0) * 64, last = first + 64 < d.Tq ? first + 64 : d.Tq;
     long h = get_global_id(1), b = get_global_id(2), head = b * d.H + h, size = d.B * d.H * d.rows * DP;
     q += oq + b * d.qb + h * d.qh;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
     g += og + b * d.gb + h * d.gh;
-    mask += om + b * d.mask_b;
+    mask += omask + b * d.mask_b;
     for (long t = first; t < last; t++) {
         __global const E* p = parts + (head * d.rows + t) * DP;
         __global S* r = dq + (head * d.Tq + t) * d.D;
@@ -186,7 +186,7 @@ __kernel void join(__global S* restrict dq, __global const E* restrict parts, __
             lost += LOST(s);
         }
         if (total(lost) != 0)
-            query_grad_row(r, q + t * d.qt, k, v, g + t * d.gt, lse[ol + head * d.Tq + t], delta[head * d.Tq + t], mask, scale,
-                           &d, t);
+            query_grad_row(r, q + t * d.qt, k, v, g + t * d.gt, lse[olse + head * d.Tq + t], delta[head * d.Tq + t], mask,
+                           scale, &d, t);
     }
 }

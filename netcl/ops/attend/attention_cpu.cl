@@ -103,14 +103,14 @@ static inline V power(V x) {
 #define WRITE_1(i, j) LOC(c + i * ldc + j * VW) = c##i##j;
 #define WRITE(i) ACROSS(WRITE_1, i)
 
-// An 8 x 8 block, turned: ROW(i) gives 8 elements of row i, and PUT(i, v) takes column i.
-#define TURN8(ROW, PUT)                                                                                               \
+// An 8 x 8 block, transposed: ROW(i) gives 8 elements of row i, and PUT(i, v) takes column i.
+#define TRANSPOSE8(ROW, PUT)                                                                                          \
     {                                                                                                                 \
         E8 x0 = ROW(0), x1 = ROW(1), x2 = ROW(2), x3 = ROW(3), x4 = ROW(4), x5 = ROW(5), x6 = ROW(6), x7 = ROW(7);    \
-        E8 y0 = PAIRS_LO(x0, x1), y1 = PAIRS_HI(x0, x1), y2 = PAIRS_LO(x2, x3), y3 = PAIRS_HI(x2, x3);                              \
-        E8 y4 = PAIRS_LO(x4, x5), y5 = PAIRS_HI(x4, x5), y6 = PAIRS_LO(x6, x7), y7 = PAIRS_HI(x6, x7);                              \
-        x0 = QUADS_LO(y0, y2), x1 = QUADS_HI(y0, y2), x2 = QUADS_LO(y1, y3), x3 = QUADS_HI(y1, y3);                                 \
-        x4 = QUADS_LO(y4, y6), x5 = QUADS_HI(y4, y6), x6 = QUADS_LO(y5, y7), x7 = QUADS_HI(y5, y7);                                 \
+        E8 y0 = PAIRS_LO(x0, x1), y1 = PAIRS_HI(x0, x1), y2 = PAIRS_LO(x2, x3), y3 = PAIRS_HI(x2, x3);                \
+        E8 y4 = PAIRS_LO(x4, x5), y5 = PAIRS_HI(x4, x5), y6 = PAIRS_LO(x6, x7), y7 = PAIRS_HI(x6, x7);                \
+        x0 = QUADS_LO(y0, y2), x1 = QUADS_HI(y0, y2), x2 = QUADS_LO(y1, y3), x3 = QUADS_HI(y1, y3);                   \
+        x4 = QUADS_LO(y4, y6), x5 = QUADS_HI(y4, y6), x6 = QUADS_LO(y5, y7), x7 = QUADS_HI(y5, y7);                   \
         PUT(0, (E8)(x0.lo, x4.lo)) PUT(1, (E8)(x1.lo, x5.lo)) PUT(2, (E8)(x2.lo, x6.lo)) PUT(3, (E8)(x3.lo, x7.lo))   \
         PUT(4, (E8)(x0.hi, x4.hi)) PUT(5, (E8)(x1.hi, x5.hi)) PUT(6, (E8)(x2.hi, x6.hi)) PUT(7, (E8)(x3.hi, x7.hi))   \
     }
@@ -122,12 +122,12 @@ static inline V power(V x) {
 // d[c][r] = s[r][c] * factor for a panel of `width` rows r, those of them below `rows`, and D columns c, zero elsewhere.
 #define LINE_IN(i) GET8(p + (i) * step) * factor
 #define LINE_LOCAL(i, v) *(__local U8*)(d + (c + (i)) * width + r) = (v);
-static inline void turn_panel(__local E* d, int width, __global const S* s, long rows, long step, int D, E factor) {
+static inline void transpose_panel(__local E* d, int width, __global const S* s, long rows, long step, int D, E factor) {
     int full = (rows < width ? (int)rows : width) / 8 * 8, columns = D / 8 * 8;
     for (int r = 0; r < full; r += 8)
         for (int c = 0; c < columns; c += 8) {
             __global const S* p = s + r * step + c;
-            TURN8(LINE_IN, LINE_LOCAL)
+            TRANSPOSE8(LINE_IN, LINE_LOCAL)
         }
     for (int r = 0; r < width; r++)
         for (int c = r < full ? columns : 0; c < D; c++) d[c * width + r] = r < rows ? LOAD(s + r * step, c) * factor : 0;

@@ -175,7 +175,7 @@ static inline bool is_lost(__local const E* lost, int row) {
 #ifdef USE_ATTEND
 __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
                            __global const S* restrict k, __global const S* restrict v, __global const uchar* restrict mask,
-                           long oq, long ok, long ov, long om, E scale, const Dims d) {
+                           long oq, long ok, long ov, long omask, E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32))), red[BR * (GX + 1)], best[BR];
     int x = get_local_id(0), y = get_local_id(1), D = d.D;
     // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
@@ -184,7 +184,7 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
     q += oq + b * d.qb + h * d.qh + q0 * d.qt;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
-    mask += om + b * d.mask_b;
+    mask += omask + b * d.mask_b;
     V s[TR], acc[TR * DN];
     E m[TR], l[TR];
     UNROLL for (int i = 0; i < TR; i++) {
@@ -286,7 +286,7 @@ __kernel GROUP void dots(__global E* restrict delta, __global const S* restrict 
 __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restrict q, __global const S* restrict k,
                                __global const S* restrict v, __global const S* restrict g, __global const E* restrict lse,
                                __global const E* restrict delta, __global const uchar* restrict mask, long oq, long ok,
-                               long ov, long og, long ol, long om, E scale, const Dims d) {
+                               long ov, long og, long olse, long omask, E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
     int x = get_local_id(0), y = get_local_id(1), D = d.D;
     int q0 = (get_num_groups(0) - 1 - get_group_id(0)) * BR, rows = min(BR, (int)d.Tq - q0);
@@ -295,13 +295,13 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
     g += og + b * d.gb + h * d.gh + q0 * d.gt;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
-    mask += om + b * d.mask_b;
+    mask += omask + b * d.mask_b;
     V s[TR], u[TR], acc[TR * DN];
     E top[TR], dot[TR];
     UNROLL for (int i = 0; i < TR; i++) {
         s[i] = (V)(0);
         int r = y * TR + i;
-        top[i] = r < rows ? lse[ol + first + r] * LOG2E : NONE;
+        top[i] = r < rows ? lse[olse + first + r] * LOG2E : NONE;
         top[i] = top[i] == NONE ? INFINITY : top[i];
         dot[i] = r < rows ? delta[first + r] : 0;
         UNROLL for (int j = 0; j < DN; j++) acc[i * DN + j] = (V)(0);
@@ -337,8 +337,8 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
     }
     for (int r = LID; r < rows; r += ITEMS)
         if (is_lost(P, r))
-            query_grad_row(dq + (first + r) * D, q + r * d.qt, k, v, g + r * d.gt, lse[ol + first + r], delta[first + r], mask,
-                           scale, &d, q0 + r);
+            query_grad_row(dq + (first + r) * D, q + r * d.qt, k, v, g + r * d.gt, lse[olse + first + r], delta[first + r],
+                           mask, scale, &d, q0 + r);
 }
 #endif
 
@@ -346,7 +346,7 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
 __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, __global const S* restrict q,
                              __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
                              __global const E* restrict lse, __global const E* restrict delta,
-                             __global const uchar* restrict mask, long oq, long ok, long ov, long og, long ol, long om,
+                             __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask,
                              E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
     int x = get_local_id(0), y = get_local_id(1), D = d.D, Tq = d.Tq;
@@ -354,7 +354,7 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
     long kh = get_group_id(1), b = get_group_id(2);
     k += ok + b * d.kb + kh * d.kh + k0 * d.kt;
     v += ov + b * d.vb + kh * d.vh + k0 * d.vt;
-    mask += om + b * d.mask_b;
+    mask += omask + b * d.mask_b;
     V s[TR], u[TR], ak[TR * DN], av[TR * DN];
     UNROLL for (int i = 0; i < TR; i++) s[i] = (V)(0);
     UNROLL for (int i = 0; i < TR * DN; i++) ak[i] = av[i] = (V)(0);
@@ -378,7 +378,7 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
             UNROLL for (int c = 0; c < TC; c++) {
                 lo[c] = lo_of(&d, j + c);
                 hi[c] = j + c < Tq ? hi_of(&d, j + c) : 0;
-                top[c] = j + c < Tq ? lse[ol + head + j + c] * LOG2E : NONE;
+                top[c] = j + c < Tq ? lse[olse + head + j + c] * LOG2E : NONE;
                 top[c] = top[c] == NONE ? INFINITY : top[c];
                 dot[c] = j + c < Tq ? delta[head + j + c] : 0;
             }
@@ -417,7 +417,7 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
     for (int r = LID; r < rows; r += ITEMS)
         if (is_lost(P, r))
             key_grad_row(dk + (first + r) * D, dv + (first + r) * D, q + oq + b * d.qb + kh * d.G * d.qh, k + r * d.kt,
-                         v + r * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + ol + head * Tq, delta + head * Tq,
+                         v + r * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + olse + head * Tq, delta + head * Tq,
                          mask, scale, &d, k0 + r);
 }
 #endif

@@ -29,7 +29,7 @@
     q += oq + b * d.qb + h * d.qh + q0 * d.qt; \
     k += ok + b * d.kb + h / d.G * d.kh; \
     v += ov + b * d.vb + h / d.G * d.vh; \
-    mask += om + b * d.mask_b;
+    mask += omask + b * d.mask_b;
 #define STAGE(n) (tiles + ((n) & 1) * 2 * TILE)
 #define FETCH_KEYS(to, at) \
     FETCH(to, k + (at) * d.kt, d.kt, Tk - (at), BC) \
@@ -86,7 +86,7 @@ static inline bool is_lost(float (*o)[4], int second) {
 #ifdef USE_ATTEND
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
     __global S* restrict o, __global float* restrict lse, __global const S* restrict q, __global const S* restrict k,
-    __global const S* restrict v, __global const uchar* restrict mask, long oq, long ok, long ov, long om, float scale,
+    __global const S* restrict v, __global const uchar* restrict mask, long oq, long ok, long ov, long omask, float scale,
     const Dims d) {
     SHARED(shared, KEPT + 4 * TILE);
     PROMISE
@@ -158,12 +158,12 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
     __global S* restrict dq, __global const S* restrict q, __global const S* restrict k, __global const S* restrict v,
     __global const S* restrict g, __global const float* restrict lse, __global const float* restrict delta,
-    __global const uchar* restrict mask, long oq, long ok, long ov, long og, long ol, long om, float scale, const Dims d) {
+    __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask, float scale, const Dims d) {
     SHARED(shared, KEPT + 4 * TILE);
     PROMISE
     QUERIES
     g += og + b * d.gb + h * d.gh + q0 * d.gt;
-    lse += ol;
+    lse += olse;
     float out[MT][ND][4], top[MT][2], dot[MT][2];
     CLEAR(out, ND)
     EACH_ROWS UNROLL for (int w = 0; w < 2; w++) {
@@ -219,8 +219,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     __global S* restrict dk, __global S* restrict dv, __global const S* restrict q, __global const S* restrict k,
     __global const S* restrict v, __global const S* restrict g, __global const float* restrict lse,
-    __global const float* restrict delta, __global const uchar* restrict mask, long oq, long ok, long ov, long og, long ol,
-    long om, float scale, const Dims d) {
+    __global const float* restrict delta, __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse,
+    long omask, float scale, const Dims d) {
     SHARED(shared, KEPT + 4 * TILE + 16 * BC);
     PROMISE
     const int heads = d.H / d.G;
@@ -233,9 +233,9 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     v += ov + b * d.vb + h * d.vh + k0 * d.vt;
     q += oq + b * d.qb + h * d.G * d.qh;
     g += og + b * d.gb + h * d.G * d.gh;
-    lse += ol + (b * d.H + h * d.G) * Tq;
+    lse += olse + (b * d.H + h * d.G) * Tq;
     delta += (b * d.H + h * d.G) * Tq;
-    mask += om + b * d.mask_b;
+    mask += omask + b * d.mask_b;
     // Queries that see a key of this block: from its first key's own place on (causal), and at most `window` away.
     const int begin = max(0, causal ? k0 - off : window > 0 ? k0 - off - window + 1 : 0);
     const int end = window > 0 ? min(Tq, k0 + rows - 1 - off + window) : Tq;

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import C_NAME, INT64, DType, compute_dtype
-from netcl.core.tensor import Tensor, allocate
+from netcl.core.dtypes import C_NAME, DType, compute_dtype
+from netcl.core.tensor import Tensor
 from netcl.kernels import sources
-from netcl.ops.attend.problem import OPTIONS, RECORD, Geometry, dims_of, number
-from netcl.runtime.cache import get_kernel
+from netcl.kernels.plans import remember
+from netcl.kernels.program import program
+from netcl.ops.attend.problem import OPTIONS, Call, arguments, dims, results
 
 CACHE = 256 << 10  # bytes of the second-level cache that a gradient's blocks may take
 FEW = 4  # queries up to which keys and values are read as they are
@@ -19,6 +20,7 @@ GRAD_BLOCKS = ((96, 48), (48, 48), (32, 24), (16, 12))  # keys and queries that 
 # the 32 of 16 floats half are enough. The rows of the forward pass divide usual head sizes.
 FORWARD_TILE = {16: (8, 2), 8: (4, 3)}
 GRAD_TILE = {16: (8, 2), 8: (6, 2)}
+ALONE = (1, 1, 1)  # work-items of a group
 
 
 class Form(NamedTuple):
@@ -56,34 +58,33 @@ def _form(queue: Any, stored: DType, tiles: dict[int, tuple[int, int]]) -> Form:
     return Form(stored, compute_dtype(stored), vector, *tiles[vector])
 
 
-def forward(
-    queue: Any, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, x: Geometry
-) -> None:
-    form, few = _form(queue, q.dtype, FORWARD_TILE), x.queries <= FEW
-    use = {"USE_ATTEND_FEW" if few else "USE_ATTEND": 1}
-    widened = q.dtype != lse.dtype and not few
-    if widened:
-        use["WIDENED"] = 1
-    text = form.source("attend_cpu.cl", mask is not None, DP=-(-x.size // 64) * 64, **use)
-    if widened:
-        k, v = (_widened(queue, text, t, lse.dtype, x) for t in (k, v))
-    name = "attend_few" if few else "attend"
-    kernel = get_kernel(queue, text, name, [None] * 6 + [INT64] * 4 + [number(lse.dtype), RECORD], OPTIONS)
+def forward(c: Call) -> tuple[Tensor, Tensor]:
+    """o and lse."""
+    few = c.x.queries <= FEW
+    widened = not few and c.q.dtype != compute_dtype(c.q.dtype)
+    key = ("attention", c.q.shape, c.q.dtype, c.mask is None, c.k.shape if widened else None)
+    return remember(c.q.queue, key, lambda: _plan_forward(c, few, widened))(c)
+
+
+def _plan_forward(c: Call, few: bool, widened: bool) -> Callable[[Call], tuple[Tensor, Tensor]]:
+    x, queue, form = c.x, c.q.queue, _form(c.q.queue, c.q.dtype, FORWARD_TILE)
+    use = {"USE_ATTEND_FEW" if few else "USE_ATTEND": 1} | ({"WIDENED": 1} if widened else {})
+    text = form.source("attend_cpu.cl", c.mask is not None, DP=-(-x.size // 64) * 64, **use)
+    made = program(queue, text, "attend_few" if few else "attend", OPTIONS)
     grid = (x.queries if few else -(-x.queries // form.panel), x.heads, x.batch)
-    masked, offset = (lse, 0) if mask is None else (mask, mask.offset)
-    buffers = [t.buffer for t in (o, lse, q, k, v, masked)]
-    dims = dims_of(x, q, k, v, None, mask)
-    launch(kernel, queue, grid, (1, 1, 1), *buffers, q.offset, k.offset, v.offset, offset, x.scale, dims)
+    launch = made.bind(grid, ALONE, results(c))
+    if not widened:
+        return lambda c: launch(**arguments(c), d=made.record("d", **dims(c)))
+    grid = (-(-x.keys // 64), c.k.shape[1], x.batch)
+    widen = program(queue, text, "widen", OPTIONS).bind(grid, ALONE, {"out": (c.k.shape, form.compute)})
 
+    def run(c: Call) -> Any:
+        """k and v are read so often that converting them first is cheaper."""
+        k, v = (widen(k=t, d=made.record("d", **dims(c._replace(k=t)))) for t in (c.k, c.v))
+        c = c._replace(k=k, v=v)
+        return launch(**arguments(c), d=made.record("d", **dims(c)))
 
-def _widened(queue: Any, text: str, t: Tensor, compute: DType, x: Geometry) -> Tensor:
-    """`t`, which is k or v, in the compute dtype: read so often that converting it first is cheaper."""
-    wide = allocate(queue, t.shape, compute)
-    kernel = get_kernel(queue, text, "widen", [None] * 2 + [INT64] * 4 + [RECORD], OPTIONS)
-    grid = (-(-x.keys // 64), t.shape[1], x.batch)
-    dims = dims_of(x, t, t, t, None, None)
-    launch(kernel, queue, grid, (1, 1, 1), wide.buffer, t.buffer, t.offset, *t.strides[:3], dims)
-    return wide
+    return run
 
 
 def _grad_sizes(form: Form, width: int, profile: DeviceProfile) -> dict[str, int]:
@@ -99,28 +100,32 @@ def _grad_sizes(form: Form, width: int, profile: DeviceProfile) -> dict[str, int
     return {"BK": keys, "BQ": queries}
 
 
-def backward(
-    queue: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, mask: Tensor | None, x: Geometry
-) -> tuple[Tensor, Tensor, Tensor]:
-    form, profile, heads = _form(queue, q.dtype, GRAD_TILE), profile_of(queue), x.heads // x.group
+def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk and dv."""
+    key = ("attention grad", c.x, c.q.dtype, c.mask is None)
+    return remember(c.q.queue, key, lambda: _plan_backward(c))(c)
+
+
+def _plan_backward(c: Call) -> Callable[[Call], tuple[Tensor, Tensor, Tensor]]:
+    x, queue, profile = c.x, c.q.queue, profile_of(c.q.queue)
+    form, heads = _form(queue, c.q.dtype, GRAD_TILE), x.heads // x.group
     width = -(-x.size // form.panel) * form.panel
     sizes = _grad_sizes(form, width, profile)
-    text = form.source("attend_grad_cpu.cl", mask is not None, DP=width, USE_QUERY_GRAD=1, USE_KEY_GRAD=1, **sizes)
-    dq, dk, dv = (allocate(queue, t.shape, t.dtype) for t in (q, k, v))
+    text = form.source("attend_grad_cpu.cl", c.mask is not None, DP=width, USE_QUERY_GRAD=1, USE_KEY_GRAD=1, **sizes)
     splits = max(1, min(-(-4 * profile.compute_units // (x.batch * heads)), -(-x.keys // sizes["BK"])))
     rows = -(-x.queries // form.rows) * form.rows
-    parts = allocate(queue, (splits, x.batch * x.heads, rows, width), form.compute)
-    delta = allocate(queue, lse.shape, form.compute)
-    dims = dims_of(x, q, k, v, g, mask, splits, rows)
+    parts = ((splits, x.batch * x.heads, rows, width), form.compute)
     grid = (-(-x.queries // 64), x.heads, x.batch)
-    kernel = get_kernel(queue, text, "dots", [None] * 3 + [INT64] * 2 + [RECORD], OPTIONS)
-    launch(kernel, queue, grid, (1, 1, 1), delta.buffer, g.buffer, o.buffer, g.offset, o.offset, dims)
-    tail = [INT64] * 6 + [number(form.compute), RECORD]
-    kernel = get_kernel(queue, text, "attend_grad", [None] * 10 + tail, OPTIONS)
-    inputs = [t.buffer for t in (q, k, v, g, lse, delta, lse if mask is None else mask)]
-    offsets = (q.offset, k.offset, v.offset, g.offset, lse.offset, 0 if mask is None else mask.offset)
-    results = [t.buffer for t in (dk, dv, parts)]
-    launch(kernel, queue, (splits, heads, x.batch), (1, 1, 1), *results, *inputs, *offsets, x.scale, dims)
-    kernel = get_kernel(queue, text, "join", [None] * 9 + tail, OPTIONS)
-    launch(kernel, queue, grid, (1, 1, 1), dq.buffer, parts.buffer, *inputs, *offsets, x.scale, dims)
-    return dq, dk, dv
+    made = program(queue, text, "attend_grad", OPTIONS)
+    by_keys = dict.fromkeys(("dk", "dv"), (c.k.shape, c.k.dtype))
+    key_grad = made.bind((splits, heads, x.batch), ALONE, {**by_keys, "parts": parts})
+    dots = program(queue, text, "dots", OPTIONS).bind(grid, ALONE, {"delta": (c.q.shape[:3], form.compute)})
+    join = program(queue, text, "join", OPTIONS).bind(grid, ALONE, {"dq": (c.q.shape, c.q.dtype)})
+
+    def run(c: Call) -> tuple[Tensor, Tensor, Tensor]:
+        d = made.record("d", **dims(c, splits, rows))
+        given = {**arguments(c), "delta": dots(g=c.g, o=c.o, d=d).buffer, "d": d}
+        dk, dv, parts = key_grad(**given)
+        return join(parts=parts.buffer, **given), dk, dv
+
+    return run

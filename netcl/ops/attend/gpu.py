@@ -5,19 +5,25 @@ A work-group computes a block of queries, and for the gradients of k and v a blo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import C_NAME, FLOAT32, INT64, DType, compute_dtype
-from netcl.core.tensor import Tensor, allocate
+from netcl.core.dtypes import C_NAME, FLOAT32, compute_dtype
+from netcl.core.errors import BuildError
+from netcl.core.tensor import Tensor
 from netcl.kernels import sources
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Program, program
 from netcl.kernels.tuning import parameters
-from netcl.ops.attend import mma as attention_mma
-from netcl.ops.attend.problem import OPTIONS, RECORD, Geometry, dims_of, number
-from netcl.runtime.cache import get_kernel
+from netcl.ops.attend import mma
+from netcl.ops.attend.problem import OPTIONS, Call, arguments, dims, results, rows
+from netcl.ops.nvidia import probe
+from netcl.ops.nvidia.edit import UnknownProgram
 
 Defines = dict[str, Any]
+Planner = Callable[[Call], Callable[..., Any]]
 
 
 def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile, most: int = 4) -> Defines:
@@ -39,70 +45,100 @@ def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile, most: 
     return {"GX": gx, "GY": flat, "TR": 4, "DC": dc, "DP": width}
 
 
-def _geometry(use: str, rows: int, x: Geometry, compute: DType, profile: DeviceProfile) -> Defines:
-    most = parameters("attention_gpu", profile)[use] if compute == FLOAT32 else 4
-    return geometry(rows, x.size, compute.itemsize, profile, most)
+def forward(c: Call) -> tuple[Tensor, Tensor]:
+    """o and lse."""
+    family = mma.family_of(c.q.queue, c.x, *rows(c))
+    key = ("attention", family, c.q.shape, c.q.dtype, c.mask is None, _aligned(c))
+    choices = routes(family, mma.plan_forward, _plan_forward)
+    return remember(c.q.queue, key, lambda: _plan(c, choices))(c)  # type: ignore[no-any-return]
 
 
-def _text(use: str, q: Tensor, mask: Tensor | None, sizes: Defines, *rows: Tensor) -> str:
-    compute = compute_dtype(q.dtype)
+def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk and dv."""
+    family = mma.family_of(c.q.queue, c.x, *rows(c))
+    key = ("attention grad", family, c.x, c.q.dtype, c.mask is None, _aligned(c))
+
+    def make() -> Callable[[Call], tuple[Tensor, Tensor, Tensor]]:
+        made, dots = _plan_dots(c)
+        grads = _plan(c, routes(family, mma.plan_backward, _plan_backward))
+
+        def run(c: Call) -> Any:
+            d = made.record("d", **dims(c))
+            return grads(**arguments(c), delta=dots(g=c.g, o=c.o, d=d).buffer, d=d)
+
+        return run
+
+    return remember(c.q.queue, key, make)(c)
+
+
+def routes(family: str | None, units: Callable[..., Any], portable: Planner) -> list[tuple[str, Planner]]:
+    """Names and planners of the kernels that compute a call, the fastest first."""
+    found: list[tuple[str, Planner]] = [] if family is None else [(family, partial(units, family))]
+    return [*found, ("portable", portable)]
+
+
+def _plan(c: Call, choices: list[tuple[str, Planner]]) -> Callable[..., Any]:
+    """The plan of the first route that the driver builds. Matrix units that it does not build are given up."""
+    *units, (_, portable) = choices
+    for name, make in units:
+        try:
+            return make(c)
+        except (BuildError, UnknownProgram) as error:
+            probe.give_up(f"attention {name}", error)
+    return portable(c)
+
+
+# -- kernels of any GPU ------------------------------------------------------------------------------------------------
+
+
+def _aligned(c: Call) -> bool:
+    """Whether all rows begin at multiples of four elements."""
+    return c.x.size % 4 == 0 and all(t.offset % 4 == 0 and all(s % 4 == 0 for s in t.strides[:3]) for t in rows(c))
+
+
+def _program(use: str, c: Call, sizes: Defines) -> Program:
+    """The kernel of attention_gpu.cl that is named like `use`."""
     defines: Defines = {f"USE_{use}": 1, **sizes}
-    if mask is not None:
+    if c.mask is not None and use != "DOTS":
         defines["MASK"] = 1
-    if all(t.offset % 4 == 0 and t.shape[3] % 4 == 0 and all(s % 4 == 0 for s in t.strides[:3]) for t in (q, *rows)):
+    if _aligned(c):
         defines["ALIGNED"] = 1
-    return sources.load("attention_rows.cl", "attention_gpu.cl", S=C_NAME[q.dtype], E=C_NAME[compute], **defines)
+    types = {"S": C_NAME[c.q.dtype], "E": C_NAME[compute_dtype(c.q.dtype)]}
+    text = sources.load("attention_rows.cl", "attention_gpu.cl", **types, **defines)
+    return program(c.q.queue, text, use.lower(), OPTIONS)
 
 
-def _grid(sizes: Defines, rows: int, heads: int, batch: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Global and local size for blocks of TR GY rows."""
-    blocks = -(-rows // (sizes["TR"] * sizes["GY"]))
-    return (blocks * sizes["GX"], heads * sizes["GY"], batch), (sizes["GX"], sizes["GY"], 1)
+def _tiled(use: str, c: Call, length: int, heads: int) -> tuple[Program, tuple[int, ...], tuple[int, ...]]:
+    """The kernel for `length` rows of each head, its grid and its group."""
+    compute, profile = compute_dtype(c.q.dtype), profile_of(c.q.queue)
+    most = parameters("attention_gpu", profile)[use] if compute == FLOAT32 else 4
+    sizes = geometry(length, c.x.size, compute.itemsize, profile, most)
+    blocks = -(-length // (sizes["TR"] * sizes["GY"]))
+    grid = (blocks * sizes["GX"], heads * sizes["GY"], c.x.batch)
+    return _program(use, c, sizes), grid, (sizes["GX"], sizes["GY"], 1)
 
 
-def forward(
-    queue: Any, o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, x: Geometry
-) -> None:
-    """Launch `attend`."""
-    family = attention_mma.family_of(queue, x, q, k, v)
-    if family is not None and attention_mma.forward(queue, family, o, lse, q, k, v, mask, x):
-        return
-    compute = lse.dtype
-    sizes = _geometry("ATTEND", x.queries, x, compute, profile_of(queue))
-    text = _text("ATTEND", q, mask, sizes, k, v)
-    kernel = get_kernel(queue, text, "attend", [None] * 6 + [INT64] * 4 + [number(compute), RECORD], OPTIONS)
-    buffers = [t.buffer for t in (o, lse, q, k, v, lse if mask is None else mask)]
-    offsets = (q.offset, k.offset, v.offset, 0 if mask is None else mask.offset)
-    grid = _grid(sizes, x.queries, x.heads, x.batch)
-    launch(kernel, queue, *grid, *buffers, *offsets, x.scale, dims_of(x, q, k, v, None, mask))
+def _plan_forward(c: Call) -> Callable[..., Any]:
+    """The launch of `attend`."""
+    made, grid, group = _tiled("ATTEND", c, c.x.queries, c.x.heads)
+    launch = made.bind(grid, group, results(c))
+    return lambda c: launch(**arguments(c), d=made.record("d", **dims(c)))
 
 
-def backward(
-    queue: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, mask: Tensor | None, x: Geometry
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch `dots`, `query_grad` and `key_grad`."""
-    compute, profile = lse.dtype, profile_of(queue)
-    dq, dk, dv = (allocate(queue, t.shape, t.dtype) for t in (q, k, v))
-    delta = allocate(queue, lse.shape, compute)
-    dims = dims_of(x, q, k, v, g, mask)
-    sizes = geometry(x.queries, x.size, compute.itemsize, profile)
-    local = (sizes["GX"], sizes["GY"], 1)
-    text = _text("DOTS", q, None, sizes, g, o)
-    kernel = get_kernel(queue, text, "dots", [None] * 3 + [INT64] * 2 + [RECORD], OPTIONS)
-    grid = (local[0], -(-x.heads * x.queries // local[1]) * local[1], x.batch)
-    launch(kernel, queue, grid, local, delta.buffer, g.buffer, o.buffer, g.offset, o.offset, dims)
-    outs = (dq, dk, dv)
-    family = attention_mma.family_of(queue, x, q, k, v, g)
-    if family is not None and attention_mma.backward(queue, family, outs, g, q, k, v, lse, delta, mask, x):
-        return outs
-    inputs = [t.buffer for t in (q, k, v, g, lse, delta, lse if mask is None else mask)]
-    offsets = (q.offset, k.offset, v.offset, g.offset, lse.offset, 0 if mask is None else mask.offset)
-    tail = [INT64] * 6 + [number(compute), RECORD]
-    sizes = _geometry("QUERY_GRAD", x.queries, x, compute, profile)
-    kernel = get_kernel(queue, _text("QUERY_GRAD", q, mask, sizes, k, v, g), "query_grad", [None] * 8 + tail, OPTIONS)
-    launch(kernel, queue, *_grid(sizes, x.queries, x.heads, x.batch), dq.buffer, *inputs, *offsets, x.scale, dims)
-    sizes = _geometry("KEY_GRAD", x.keys, x, compute, profile)
-    kernel = get_kernel(queue, _text("KEY_GRAD", q, mask, sizes, k, v, g), "key_grad", [None] * 9 + tail, OPTIONS)
-    grids = _grid(sizes, x.keys, x.heads // x.group, x.batch)
-    launch(kernel, queue, *grids, dk.buffer, dv.buffer, *inputs, *offsets, x.scale, dims)
-    return outs
+def _plan_dots(c: Call) -> tuple[Program, Callable[..., Tensor]]:
+    """The kernel `dots` and its launch, which makes delta."""
+    x, compute = c.x, compute_dtype(c.q.dtype)
+    sizes = geometry(x.queries, x.size, compute.itemsize, profile_of(c.q.queue))
+    across, down = sizes["GX"], sizes["GY"]
+    made = _program("DOTS", c, sizes)
+    grid = (across, -(-x.heads * x.queries // down) * down, x.batch)
+    return made, made.bind(grid, (across, down, 1), {"delta": (c.q.shape[:3], compute)})
+
+
+def _plan_backward(c: Call) -> Callable[..., Any]:
+    """The launches of `query_grad` and `key_grad`."""
+    made, grid, group = _tiled("QUERY_GRAD", c, c.x.queries, c.x.heads)
+    query_grad = made.bind(grid, group, {"dq": (c.q.shape, c.q.dtype)})
+    made, grid, group = _tiled("KEY_GRAD", c, c.x.keys, c.x.heads // c.x.group)
+    key_grad = made.bind(grid, group, dict.fromkeys(("dk", "dv"), (c.k.shape, c.k.dtype)))
+    return lambda **given: (query_grad(**given), *key_grad(**given))

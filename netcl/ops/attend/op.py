@@ -16,11 +16,10 @@ from netcl.core.dtypes import BOOL, UINT8, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import as_int
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.ops.attend.host import (
-    numpy_attention,
-    numpy_attention_grad,
-)
-from netcl.ops.attend.problem import Geometry
+from netcl.ops.attend import cpu as attention_cpu
+from netcl.ops.attend import gpu as attention_gpu
+from netcl.ops.attend.host import numpy_attention, numpy_attention_grad
+from netcl.ops.attend.problem import Call, Geometry
 from netcl.ops.product.op import promote
 
 LARGEST = 512  # head size that the kernels hold in local memory and registers
@@ -51,16 +50,12 @@ def attention(
     if q.backend == "cpu":
         o, lse = cpu.compute(numpy_attention, *tensors, geometry=geometry)
         return o, lse
-    compute = compute_dtype(q.dtype)
-    o, lse = allocate(queue, q.shape, q.dtype), allocate(queue, q.shape[:3], compute)
-    if o.size == 0 or geometry.keys == 0:
-        o.fill_(0)
-        lse.fill_(-math.inf)
-        return o, lse
+    if q.size == 0 or geometry.keys == 0:
+        o, lse = allocate(queue, q.shape, q.dtype), allocate(queue, q.shape[:3], compute_dtype(q.dtype))
+        return o.fill_(0), lse.fill_(-math.inf)
+    mask = None if key_padding_mask is None else _rows(key_padding_mask)
     q, k, v = (_rows(t) for t in (q, k, v))
-    mask = None if key_padding_mask is None else _bytes(key_padding_mask)
-    _family(queue).forward(queue, o, lse, q, k, v, mask, geometry)
-    return o, lse
+    return _kernels(queue).forward(Call(geometry, q, k, v, mask))  # type: ignore[no-any-return]
 
 
 def attention_grad(
@@ -89,9 +84,8 @@ def attention_grad(
         found = tuple(Tensor.zeros(queue, t.shape, t.dtype) for t in (q, k, v))
     else:
         g, q, k, v = (_rows(t) for t in tensors[:4])
-        o, lse = o.contiguous(), lse.contiguous()
-        mask = None if key_padding_mask is None else _bytes(key_padding_mask)
-        found = _family(queue).backward(queue, g, q, k, v, o, lse, mask, geometry)
+        mask = None if key_padding_mask is None else _rows(key_padding_mask)
+        found = _kernels(queue).backward(Call(geometry, q, k, v, mask, g, o.contiguous(), lse.contiguous()))
     return tuple(t if need else None for t, need in zip(found, needs))  # type: ignore[return-value]
 
 
@@ -143,19 +137,9 @@ def _rows(t: Tensor) -> Tensor:
     return t if t.shape[-1] == 1 or t.strides[-1] == 1 else t.contiguous()
 
 
-def _bytes(mask: Tensor) -> Tensor:
-    return mask if mask.shape[-1] == 1 or mask.strides[-1] == 1 else mask.contiguous()
-
-
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-def _family(queue: Any) -> Any:
+def _kernels(queue: Any) -> Any:
     """The module with `forward` and `backward` for the kind of device."""
-    from netcl.ops.attend import cpu as attention_cpu
-    from netcl.ops.attend import gpu as attention_gpu
-
     return attention_cpu if profile_of(queue).kind == "cpu" else attention_gpu
-
-
-# -- NumPy -------------------------------------------------------------------------------------------------------------
