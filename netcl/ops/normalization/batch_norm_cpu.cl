@@ -7,8 +7,10 @@
 // per vector. Launch: local = 1; no barriers, no builtins in inner loops. E is the compute type, V a vector of VW of them, S
 // the storage type of x and y.
 // Running statistics: r = (1 - momentum) * r + momentum * (mean, or variance with N * span - 1 in its denominator).
-// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
+// D are the sizes of a launch. USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
+typedef struct { long N, C, span, step; } Dims;
+
 #ifdef HAS_W
 #define WEIGHT(c) LOADW(w, c)
 #else
@@ -154,11 +156,7 @@ static inline void columns(__global S* restrict y, __global E* restrict mean, __
 
 __kernel void batch(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                     __global E* restrict rm, __global E* restrict rv, __global S* restrict y, __global E* restrict mean,
-                    __global E* restrict rstd, long ox, long ow, long ob, long orm, long orv, long oy, long om, long ok, long N,
-                    long C, long span, E eps, E momentum) {
-    y += oy;
-    mean += om;
-    rstd += ok;
+                    __global E* restrict rstd, long ox, long ow, long ob, long orm, long orv, const Dims D, E eps, E momentum) {
     x += ox;
     w += ow;
     b += ob;
@@ -166,17 +164,17 @@ __kernel void batch(__global const S* restrict x, __global const W* restrict w, 
     rv += orv;
 #ifdef COLUMNS
     long c = get_global_id(0) * (CV * VW);
-    if (C - c >= CV * VW) columns(y, mean, rstd, rm, rv, x, w, b, N, C, eps, momentum, c, CV * VW, 1);
-    else columns(y, mean, rstd, rm, rv, x, w, b, N, C, eps, momentum, c, C - c, 0);
+    if (D.C - c >= CV * VW) columns(y, mean, rstd, rm, rv, x, w, b, D.N, D.C, eps, momentum, c, CV * VW, 1);
+    else columns(y, mean, rstd, rm, rv, x, w, b, D.N, D.C, eps, momentum, c, D.C - c, 0);
 #else
     long c = get_global_id(0);
-    E s = 0, size = (E)N * span;
-    for (long n = 0; n < N; n++) s += row_sum(x + (n * C + c) * span, span);
+    E s = 0, size = (E)D.N * D.span;
+    for (long n = 0; n < D.N; n++) s += row_sum(x + (n * D.C + c) * D.span, D.span);
     E m = s / size;
     s = 0;
-    for (long n = 0; n < N; n++) s += row_squares(x + (n * C + c) * span, span, m);
+    for (long n = 0; n < D.N; n++) s += row_squares(x + (n * D.C + c) * D.span, D.span, m);
     E k = keep(mean, rstd, rm, rv, c, m, s, size, eps, momentum) * WEIGHT(c);
-    for (long n = 0; n < N; n++) scale_row(y + (n * C + c) * span, x + (n * C + c) * span, span, m, k, SHIFT(c));
+    for (long n = 0; n < D.N; n++) scale_row(y + (n * D.C + c) * D.span, x + (n * D.C + c) * D.span, D.span, m, k, SHIFT(c));
 #endif
 }
 #endif
@@ -185,28 +183,27 @@ __kernel void batch(__global const S* restrict x, __global const W* restrict w, 
 // Eval mode: var (C,) is given. Launch: (ceil(N * C / step)), or (ceil(C / VW), ceil(N / step)) for COLUMNS.
 __kernel void apply(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                     __global const E* restrict mean, __global const E* restrict var, __global S* restrict y, long ox, long ow,
-                    long ob, long om, long ov, long oy, long N, long C, long span, long step, E eps) {
-    y += oy;
+                    long ob, long omean, long ovar, const Dims D, E eps) {
     x += ox;
     w += ow;
     b += ob;
-    mean += om;
-    var += ov;
+    mean += omean;
+    var += ovar;
 #ifdef COLUMNS
-    long c = get_global_id(0) * VW, count = C - c < VW ? C - c : VW;
-    long first = get_global_id(1) * step, last = first + step < N ? first + step : N;
+    long c = get_global_id(0) * VW, count = D.C - c < VW ? D.C - c : VW;
+    long first = get_global_id(1) * D.step, last = first + D.step < D.N ? first + D.step : D.N;
     E t[VW];
     for (int j = 0; j < VW; j++) t[j] = j < count ? 1 / sqrt(var[c + j] + eps) : 0;
     V m = parameters(mean, c, count), k = *(U*)t * weights(w, c, count), d = shifts(b, c, count);
     for (long n = first; n < last; n++) {
-        V v = (load_part(x + n * C + c, count) - m) * k + d;
-        store_part(y + n * C + c, ACTV(v), count);
+        V v = (load_part(x + n * D.C + c, count) - m) * k + d;
+        store_part(y + n * D.C + c, ACTV(v), count);
     }
 #else
-    long first = get_global_id(0) * step, last = first + step < N * C ? first + step : N * C;
+    long first = get_global_id(0) * D.step, last = first + D.step < D.N * D.C ? first + D.step : D.N * D.C;
     for (long r = first; r < last; r++) {
-        long c = r % C;
-        scale_row(y + r * span, x + r * span, span, mean[c], WEIGHT(c) / sqrt(var[c] + eps), SHIFT(c));
+        long c = r % D.C;
+        scale_row(y + r * D.span, x + r * D.span, D.span, mean[c], WEIGHT(c) / sqrt(var[c] + eps), SHIFT(c));
     }
 #endif
 }
@@ -341,26 +338,26 @@ static inline void row_grad(__global S* d, __global const S* g, __global const S
 #endif
 
 __kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __global W* restrict db, INPUTS, long og, long ox,
-                         long ow, long ob, long om, long ok, long N, long C, long span) {
+                         long ow, long ob, long omean, long orstd, const Dims D) {
     g += og;
     x += ox;
     w += ow;
     b += ob;
-    mean += om;
-    rstd += ok;
+    mean += omean;
+    rstd += orstd;
 #ifdef COLUMNS
     long c = get_global_id(0) * (CV * VW);
-    if (C - c >= CV * VW) columns(dx, dw, db, g, x, w, b, mean, rstd, N, C, c, CV * VW, 1);
-    else columns(dx, dw, db, g, x, w, b, mean, rstd, N, C, c, C - c, 0);
+    if (D.C - c >= CV * VW) columns(dx, dw, db, g, x, w, b, mean, rstd, D.N, D.C, c, CV * VW, 1);
+    else columns(dx, dw, db, g, x, w, b, mean, rstd, D.N, D.C, c, D.C - c, 0);
 #else
-    long c = get_global_id(0) * BLOCK, count = C - c < BLOCK ? C - c : BLOCK;
+    long c = get_global_id(0) * BLOCK, count = D.C - c < BLOCK ? D.C - c : BLOCK;
     R su[BLOCK], suh[BLOCK];
-    E pq[2 * BLOCK], size = (E)N * span;    // one array: Intel's compiler loses two of one double each
+    E pq[2 * BLOCK], size = (E)D.N * D.span;    // one array: Intel's compiler loses two of one double each
     for (int j = 0; j < BLOCK; j++) su[j] = suh[j] = (R)(0);
-    for (long n = 0; n < N; n++)
+    for (long n = 0; n < D.N; n++)
         for (int j = 0; j < count; j++) {
-            long at = (n * C + c + j) * span;
-            row_sums(su + j, suh + j, g + at, x + at, span, mean[c + j], rstd[c + j] * WEIGHT(c + j), SHIFT(c + j));
+            long at = (n * D.C + c + j) * D.span;
+            row_sums(su + j, suh + j, g + at, x + at, D.span, mean[c + j], rstd[c + j] * WEIGHT(c + j), SHIFT(c + j));
         }
     for (int j = 0; j < count; j++) {
         E k = rstd[c + j], kf = k * WEIGHT(c + j), u = SUM(su[j]), uh = SUM(suh[j]) * k;
@@ -373,11 +370,11 @@ __kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __glo
 #endif
     }
 #ifdef DX
-    for (long n = 0; n < N; n++)
+    for (long n = 0; n < D.N; n++)
         for (int j = 0; j < count; j++) {
-            long at = (n * C + c + j) * span;
+            long at = (n * D.C + c + j) * D.span;
             E k = rstd[c + j] * WEIGHT(c + j);
-            row_grad(dx + at, g + at, x + at, span, mean[c + j], k, SHIFT(c + j), pq[2 * j], pq[2 * j + 1]);
+            row_grad(dx + at, g + at, x + at, D.span, mean[c + j], k, SHIFT(c + j), pq[2 * j], pq[2 * j + 1]);
         }
 #endif
 #endif

@@ -7,8 +7,11 @@
 //   span > 1:  CT 1, the lanes walk the vectors of one channel;   span 1:  lanes of CT neighbouring columns read together.
 // Sums go through local memory, in the same order on every run. Partial variances are about their own means and
 // are joined by Chan's rule. V is a vector of VEC elements (1 or 4; 4 needs span and all offsets to be multiples of 4).
+// D are the sizes of x in vectors, `across` of them per sample and channel, and `splits` of `chunk` vectors of a channel.
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167; Chan et al. 1983, "Algorithms for computing the sample variance".
+typedef struct { I N, C, across, chunk, splits, vectors; } Dims;
+
 #ifndef CT
 #define CT 1
 #endif
@@ -62,16 +65,16 @@ static inline E lane_total(__local E* t, E v) {
 
 #define GROUP __attribute__((reqd_work_group_size(CT, LANES, 1)))
 // Vectors e = first + lane, ... of channel c: sample e / across, place e % across.
-#define PLACE(e) (((e) / across * C + c) * across + (e) % across)
+#define PLACE(e) (((e) / D.across * D.C + c) * D.across + (e) % D.across)
 
 #ifdef USE_MOMENTS
 // Mean and sum of squares about it of each split's elements. Launch: (ceil(C / CT) * CT, splits * LANES).
 // A work-item keeps its PER vectors in registers; PER 0: there are more, and they are read again.
 __kernel GROUP void moments(__global const S* restrict x, __global E* restrict part_m, __global E* restrict part_s, long ox,
-                            long om, long os, I N, I C, I across, I chunk) {
+                            const Dims D) {
     __local E tree[PLACES];
-    I c = get_global_id(0), first = get_group_id(1) * chunk, size = N * across;
-    I last = first + chunk < size ? first + chunk : size;
+    I c = get_global_id(0), first = get_group_id(1) * D.chunk, size = D.N * D.across;
+    I last = first + D.chunk < size ? first + D.chunk : size;
     int lane = get_local_id(1);
     x += ox;
     E m = 0, q = 0;
@@ -79,7 +82,7 @@ __kernel GROUP void moments(__global const S* restrict x, __global E* restrict p
     V v[PER];
     _Pragma("unroll") for (int k = 0; k < PER; k++) {
         const I e = first + lane + k * LANES;
-        v[k] = e < last && c < C ? GET(x, PLACE(e)) : (V)(0);
+        v[k] = e < last && c < D.C ? GET(x, PLACE(e)) : (V)(0);
     }
 #endif
     for (int pass = 0; pass < 2; pass++) {
@@ -90,15 +93,15 @@ __kernel GROUP void moments(__global const S* restrict x, __global E* restrict p
             s += pass ? d * d : d;
         }
 #else
-        if (c < C)
+        if (c < D.C)
             for (I e = first + lane; e < last; e += LANES) { V d = GET(x, PLACE(e)) - m; s += pass ? d * d : d; }
 #endif
         q = lane_total(tree, SUM(s));
         if (pass == 0) m = q / ((last - first) * VEC);
     }
-    if (lane == 0 && c < C) {
-        part_m[om + get_group_id(1) * C + c] = m;
-        part_s[os + get_group_id(1) * C + c] = q;
+    if (lane == 0 && c < D.C) {
+        part_m[get_group_id(1) * D.C + c] = m;
+        part_s[get_group_id(1) * D.C + c] = q;
     }
 }
 #endif
@@ -115,28 +118,27 @@ static inline E joined(__local E* t, E v) {
 #define COUNT(p) ((E)(((p) + 1) * chunk < size ? chunk : size - (p) * chunk))
 
 #ifdef USE_MOMENTS
-// Join the parts of each channel and move the running statistics. size and chunk count elements. Launch: (C * FINISH).
+// Join the parts of each channel and move the running statistics. Launch: (C * FINISH).
 __kernel __attribute__((reqd_work_group_size(FINISH, 1, 1)))
 void finish(__global const E* restrict part_m, __global const E* restrict part_s, __global E* restrict rm,
-            __global E* restrict rv, __global E* restrict mean, __global E* restrict rstd, long opm, long ops, long orm, long orv,
-            long om, long ok, int splits, int C, long size, long chunk, E eps, E momentum) {
+            __global E* restrict rv, __global E* restrict mean, __global E* restrict rstd, long orm, long orv, const Dims D,
+            E eps, E momentum) {
     __local E tree[2 * FINISH];
     int c = get_group_id(0), lid = get_local_id(0);
-    part_m += opm;
-    part_s += ops;
+    long size = (long)D.N * D.across * VEC, chunk = (long)D.chunk * VEC;     // elements
     E m = 0, s = 0;
     for (int pass = 0; pass < 2; pass++) {
         E v = 0;
-        for (int p = lid; p < splits; p += FINISH) {
-            E d = part_m[p * C + c] - m;
-            v += pass ? part_s[p * C + c] + d * d * COUNT(p) : d * COUNT(p);
+        for (int p = lid; p < D.splits; p += FINISH) {
+            E d = part_m[p * D.C + c] - m;
+            v += pass ? part_s[p * D.C + c] + d * d * COUNT(p) : d * COUNT(p);
         }
         s = joined(tree + pass * FINISH, v);
         if (pass == 0) m = s / size;
     }
     if (lid == 0) {
-        mean[om + c] = m;
-        rstd[ok + c] = 1 / sqrt(s / size + eps);
+        mean[c] = m;
+        rstd[c] = 1 / sqrt(s / size + eps);
 #ifdef TRACK
         rm[orm + c] = rm[orm + c] * (1 - momentum) + momentum * m;
         rv[orv + c] = rv[orv + c] * (1 - momentum) + momentum * (s / (size - 1));
@@ -149,12 +151,12 @@ void finish(__global const E* restrict part_m, __global const E* restrict part_s
 // One vector per work-item. With VARIANCE the second statistic is a variance, as in eval mode.
 __kernel void apply(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                     __global const E* restrict mean, __global const E* restrict rstd, __global S* restrict y, long ox, long ow,
-                    long ob, long om, long ok, long oy, I vectors, I C, I across, E eps) {
+                    long ob, long omean, long orstd, const Dims D, E eps) {
     I i = get_global_id(0);
-    if (i >= vectors) return;
-    I c = i / across % C;
-    mean += om;
-    rstd += ok;
+    if (i >= D.vectors) return;
+    I c = i / D.across % D.C;
+    mean += omean;
+    rstd += orstd;
     w += ow;
     b += ob;
 #ifdef VARIANCE
@@ -163,7 +165,7 @@ __kernel void apply(__global const S* restrict x, __global const W* restrict w, 
     E k = rstd[c];
 #endif
     V v = (GET(x + ox, i) - mean[c]) * (k * WEIGHT(c)) + SHIFT(c);
-    SET(y + oy, i, ACT(v));
+    SET(y, i, ACT(v));
 }
 #endif
 
@@ -172,10 +174,10 @@ __kernel void apply(__global const S* restrict x, __global const W* restrict w, 
 __kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict part_h, __global const S* restrict g,
                               __global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                               __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
-                              long ob, long om, long ok, I N, I C, I across, I chunk) {
+                              long ob, long omean, long orstd, const Dims D) {
     __local E tree[PLACES];
-    I c = get_global_id(0), first = get_group_id(1) * chunk, size = N * across;
-    I last = first + chunk < size ? first + chunk : size;
+    I c = get_global_id(0), first = get_group_id(1) * D.chunk, size = D.N * D.across;
+    I last = first + D.chunk < size ? first + D.chunk : size;
     int lane = get_local_id(1);
     g += og;
     x += ox;
@@ -183,9 +185,9 @@ __kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict 
     b += ob;
     V su = (V)(0), suh = (V)(0);
     E k = 0;
-    if (c < C) {
-        E m = mean[om + c];
-        k = rstd[ok + c];
+    if (c < D.C) {
+        E m = mean[omean + c];
+        k = rstd[orstd + c];
 #ifdef RELU
         E kf = k * WEIGHT(c), t = SHIFT(c);
 #endif
@@ -199,9 +201,9 @@ __kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict 
     }
     E sums[2] = {SUM(su), SUM(suh) * k};
     for (int i = 0; i < 2; i++) sums[i] = lane_total(tree, sums[i]);
-    if (lane == 0 && c < C) {
-        part_u[get_group_id(1) * C + c] = sums[0];
-        part_h[get_group_id(1) * C + c] = sums[1];
+    if (lane == 0 && c < D.C) {
+        part_u[get_group_id(1) * D.C + c] = sums[0];
+        part_h[get_group_id(1) * D.C + c] = sums[1];
     }
 }
 #endif
@@ -210,19 +212,19 @@ __kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict 
 // dw, db as stored, and the same sums (2, C) in the compute type for dx. Launch: (C * FINISH).
 __kernel __attribute__((reqd_work_group_size(FINISH, 1, 1)))
 void grad_finish(__global E* restrict sums, __global W* restrict dw, __global W* restrict db,
-                 __global const E* restrict part_u, __global const E* restrict part_h, int splits, int C) {
+                 __global const E* restrict part_u, __global const E* restrict part_h, const Dims D) {
     __local E tree[2 * FINISH];
     int c = get_group_id(0), lid = get_local_id(0);
     E u = 0, h = 0;
-    for (int p = lid; p < splits; p += FINISH) {
-        u += part_u[p * C + c];
-        h += part_h[p * C + c];
+    for (int p = lid; p < D.splits; p += FINISH) {
+        u += part_u[p * D.C + c];
+        h += part_h[p * D.C + c];
     }
     E both[2] = {u, h};
     for (int i = 0; i < 2; i++) both[i] = joined(tree + i * FINISH, both[i]);
     if (lid == 0) {
         sums[c] = both[0];
-        sums[C + c] = both[1];
+        sums[D.C + c] = both[1];
         STOREW(db, c, both[0]);
         STOREW(dw, c, both[1]);
     }
@@ -234,20 +236,21 @@ void grad_finish(__global E* restrict sums, __global W* restrict dw, __global W*
 __kernel void grad_apply(__global S* restrict dx, __global const E* restrict sums, __global const S* restrict g,
                          __global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                          __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow, long ob,
-                         long om, long ok, I vectors, I C, I across, long size) {
+                         long omean, long orstd, const Dims D) {
     I i = get_global_id(0);
-    if (i >= vectors) return;
-    I c = i / across % C;
+    if (i >= D.vectors) return;
+    I c = i / D.across % D.C;
     w += ow;
     b += ob;
-    E k = rstd[ok + c], kf = k * WEIGHT(c);
+    E k = rstd[orstd + c], kf = k * WEIGHT(c);
     V u = GET(g + og, i);
 #if defined(RELU) || !defined(FIXED)
-    V h = GET(x + ox, i) - mean[om + c];
+    V h = GET(x + ox, i) - mean[omean + c];
 #endif
     u = GATE(h * kf + SHIFT(c), u);
 #ifndef FIXED
-    u -= sums[c] / size + h * (k * sums[C + c] / size);
+    const long size = (long)D.N * D.across * VEC;
+    u -= sums[c] / size + h * (k * sums[D.C + c] / size);
 #endif
     SET(dx, i, u * kf);
 }

@@ -7,8 +7,10 @@
 // The variance is a second pass over the row, which is then in the first-level cache. Launch: one work-item per `step` rows,
 // local = 1. No barriers, and no builtins in inner loops: some CPU drivers leave them as calls with all registers spilled.
 // E is the compute type, V a vector of VW of them, S the storage type of x and y.
-// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
+// D are the sizes of a launch. USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
+typedef struct { long rows, n, step, groups, per, span; } Dims;
+
 #ifdef W_NARROW
 #define GETW(p) JOIN(JOIN(LOAD_, W_NARROW), VW)(p)
 #else
@@ -98,37 +100,34 @@ static inline E normalize(__global S* y, __global const S* x, __global const S* 
 #ifdef USE_NORM
 __kernel void norm(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                    __global S* restrict y, __global E* restrict mean, __global E* restrict rstd, long ox, long ow, long ob,
-                   long oy, long om, long ok, long rows, long n, long step, long groups, long per, long span, E eps) {
+                   const Dims D, E eps) {
     w += ow;
     b += ob;
     x += ox;
-    y += oy;
-    mean += om;
-    rstd += ok;
-    long first = get_global_id(0) * step, last = first + step < rows ? first + step : rows;
+    long first = get_global_id(0) * D.step, last = first + D.step < D.rows ? first + D.step : D.rows;
 #ifdef RMS
-    E s = row_squares(x + first * n, n, 0);
+    E s = row_squares(x + first * D.n, D.n, 0);
 #else
-    E s = row_sum(x + first * n, n);
+    E s = row_sum(x + first * D.n, D.n);
 #endif
     for (long r = first; r < last; r++) {
-        __global const S *p = x + r * n, *next = r + 1 < last ? p + n : p;
-        __global S* q = y + r * n;
+        __global const S *p = x + r * D.n, *next = r + 1 < last ? p + D.n : p;
+        __global S* q = y + r * D.n;
 #ifdef RMS
         E m = 0, squares = s;
 #else
-        E m = s / n, squares = row_squares(p, n, m);
+        E m = s / D.n, squares = row_squares(p, D.n, m);
         mean[r] = m;
 #endif
-        E k = 1 / sqrt(squares / n + eps);
+        E k = 1 / sqrt(squares / D.n + eps);
         rstd[r] = k;
 #ifdef CHANNELS
-        long c = r % groups * per;
-        for (long j = 0; j < per; j++, c++)
-            scale_row(q + j * span, p + j * span, span, m, k * WEIGHT1(c), 0 SHIFT1(c));
-        s = row_sum(next, n);
+        long c = r % D.groups * D.per;
+        for (long j = 0; j < D.per; j++, c++)
+            scale_row(q + j * D.span, p + j * D.span, D.span, m, k * WEIGHT1(c), 0 SHIFT1(c));
+        s = row_sum(next, D.n);
 #else
-        s = normalize(q, p, next, w, b, n, m, k);
+        s = normalize(q, p, next, w, b, D.n, m, k);
 #endif
     }
 }
@@ -136,7 +135,8 @@ __kernel void norm(__global const S* restrict x, __global const W* restrict w, _
 
 // -- gradients -------------------------------------------------------------------------------------------------------------
 // With h = (x - mean) * rstd and u = g * w: dx = rstd * (u - mean(u) - h * mean(u * h)), RMS without mean(u);
-// dw = sum over rows of g * h, db = sum over rows of g: partial sums per work-item in dw_part, db_part (items, n), then `columns`.
+// dw = sum over rows of g * h, db = sum over rows of g: partial sums per work-item in dw_part, db_part (items, n), which
+// `columns` adds up.
 
 // dx = u * k + (x - m) * a + c over one stretch, u = g * f.
 static inline void spread_row(__global S* dx, __global const S* g, __global const S* x, long n, E f, E m, E a, E c) {
@@ -241,28 +241,28 @@ static inline void last_row(__global S* dx, __global const S* g, __global const 
 #ifdef USE_NORM_GRAD
 __kernel void norm_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
                         __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
-                        __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow, long om,
-                        long ok, long rows, long n, long step) {
-    long item = get_global_id(0), first = item * step, last = first + step < rows ? first + step : rows;
-    __global E *pw = dw_part + item * n, *pb = db_part + item * n;
+                        __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
+                        long omean, long orstd, const Dims D) {
+    long item = get_global_id(0), first = item * D.step, last = first + D.step < D.rows ? first + D.step : D.rows;
+    __global E *pw = dw_part + item * D.n, *pb = db_part + item * D.n;
     g += og;
     x += ox;
     w += ow;
-    mean += om;
-    rstd += ok;
+    mean += omean;
+    rstd += orstd;
 #ifdef DW
-    for (long i = 0; i < n; i++) pw[i] = 0;
+    for (long i = 0; i < D.n; i++) pw[i] = 0;
 #endif
 #ifdef DB
-    for (long i = 0; i < n; i++) pb[i] = 0;
+    for (long i = 0; i < D.n; i++) pb[i] = 0;
 #endif
     E s[2];
-    row_sums(g + first * n, x + first * n, w, pw, pb, n, MEAN(first), rstd[first], s);
+    row_sums(g + first * D.n, x + first * D.n, w, pw, pb, D.n, MEAN(first), rstd[first], s);
     long r = first;
     for (; r + 1 < last; r++)
-        step_row(dx + r * n, g + r * n, x + r * n, w, pw, pb, n, MEAN(r), rstd[r], MEAN(r + 1), rstd[r + 1], s);
+        step_row(dx + r * D.n, g + r * D.n, x + r * D.n, w, pw, pb, D.n, MEAN(r), rstd[r], MEAN(r + 1), rstd[r + 1], s);
 #ifdef DX
-    last_row(dx + r * n, g + r * n, x + r * n, w, n, MEAN(r), rstd[r], s);
+    last_row(dx + r * D.n, g + r * D.n, x + r * D.n, w, D.n, MEAN(r), rstd[r], s);
 #endif
 }
 #endif
@@ -271,31 +271,31 @@ __kernel void norm_grad(__global S* restrict dx, __global E* restrict dw_part, _
 // Group norm: sums per channel go to dw_part, db_part (N, C), one value per (sample, channel).
 __kernel void group_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
                          __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
-                         __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow, long om,
-                         long ok, long rows, long step, long groups, long per, long span) {
-    long first = get_global_id(0) * step, last = first + step < rows ? first + step : rows, n = per * span;
+                         __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
+                         long omean, long orstd, const Dims D) {
+    long first = get_global_id(0) * D.step, last = first + D.step < D.rows ? first + D.step : D.rows, n = D.per * D.span;
     w += ow;
     for (long r = first; r < last; r++) {
         __global const S *gr = g + og + r * n, *xr = x + ox + r * n;
-        E m = mean[om + r], k = rstd[ok + r], su = 0, suh = 0;
-        long c0 = r % groups * per;
-        for (long j = 0; j < per; j++) {
-            __global const S *p = gr + j * span, *q = xr + j * span;
+        E m = mean[omean + r], k = rstd[orstd + r], su = 0, suh = 0;
+        long c0 = r % D.groups * D.per;
+        for (long j = 0; j < D.per; j++) {
+            __global const S *p = gr + j * D.span, *q = xr + j * D.span;
             V a = (V)(0), z = a;
             long i = 0;
-            for (; i + VW <= span; i += VW) { V u = GET(p + i); a += u; z += u * (GET(q + i) - m); }
+            for (; i + VW <= D.span; i += VW) { V u = GET(p + i); a += u; z += u * (GET(q + i) - m); }
             E sg = total(a), sgh = total(z);
-            for (; i < span; i++) { E u = LOAD(p, i); sg += u; sgh += u * (LOAD(q, i) - m); }
+            for (; i < D.span; i++) { E u = LOAD(p, i); sg += u; sgh += u * (LOAD(q, i) - m); }
             sgh *= k;
-            db_part[r * per + j] = sg;
-            dw_part[r * per + j] = sgh;
+            db_part[r * D.per + j] = sg;
+            dw_part[r * D.per + j] = sgh;
             su += sg * WEIGHT1(c0 + j);
             suh += sgh * WEIGHT1(c0 + j);
         }
 #ifdef DX
-        for (long j = 0; j < per; j++)
-            spread_row(dx + r * n + j * span, gr + j * span, xr + j * span, span, k * WEIGHT1(c0 + j), m, -k * k * suh / n,
-                       -k * su / n);
+        for (long j = 0; j < D.per; j++)
+            spread_row(dx + r * n + j * D.span, gr + j * D.span, xr + j * D.span, D.span, k * WEIGHT1(c0 + j), m,
+                       -k * k * suh / n, -k * su / n);
 #endif
     }
 }

@@ -8,8 +8,10 @@
 // i, i + WG, i + 2 WG, ... of its row in registers (PER of them; PER 0: rows too long for that are read again).
 // Sums go through local memory. Every work-group has all its work-items at every barrier.
 // E is the compute type, V a vector of VEC of them (1 or 4; 4 needs n and all offsets to be multiples of 4).
-// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
+// D are the sizes of a launch. USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
+typedef struct { long rows, n, groups, per, span; } Dims;
+
 #ifndef WG
 #define WG 256      // work-items per row, a power of two (32..256)
 #endif
@@ -17,12 +19,12 @@
 #define ROWS 1      // rows per work-group; WG * ROWS is the size of the group
 #endif
 #ifdef CHANNELS
-#define CHANNEL0 long c0 = r % groups * per;
+#define CHANNEL0 long c0 = r % D.groups * D.per;
 #else
 #define CHANNEL0
 #endif
 #ifdef CHANNELS
-#define PARAMETER(p, i) ((V)(LOADW(p, c0 + (long)(i) * VEC / span)))    // a vector never crosses a channel
+#define PARAMETER(p, i) ((V)(LOADW(p, c0 + (long)(i) * VEC / D.span)))    // a vector never crosses a channel
 #elif defined(W_NARROW) && VEC == 4
 #define PARAMETER(p, i) JOIN(JOIN(LOAD_, W_NARROW), 4A)((p) + 4 * (i))
 #else
@@ -96,13 +98,13 @@ static inline void row_totals(__local E* t, E* a, E* b) {
 #ifdef USE_NORM
 __kernel GROUP_SIZE void norm(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                               __global S* restrict y, __global E* restrict mean, __global E* restrict rstd, long ox, long ow,
-                              long ob, long oy, long om, long ok, long rows, long n, long groups, long per, long span, E eps) {
+                              long ob, const Dims D, E eps) {
     __local E tree[PLACES * ROWS];
     int lid = get_local_id(0);
     long r = (long)get_group_id(0) * ROWS + get_local_id(1);
-    int nv = r < rows ? n / VEC : 0;        // rows past the end take part in the barriers only
-    x += ox + r * n;
-    y += oy + r * n;
+    int nv = r < D.rows ? D.n / VEC : 0;        // rows past the end take part in the barriers only
+    x += ox + r * D.n;
+    y += r * D.n;
     w += ow;
     b += ob;
     CHANNEL0
@@ -118,17 +120,17 @@ __kernel GROUP_SIZE void norm(__global const S* restrict x, __global const W* re
     E m = 0;
 #else
     OWN s += X;
-    E m = row_total(tree, SUM(s)) / n;
+    E m = row_total(tree, SUM(s)) / D.n;
     s = (V)(0);
 #endif
     OWN { V d = X - m; s += d * d; }
-    E scale = 1 / sqrt(row_total(tree, SUM(s)) / n + eps);
+    E scale = 1 / sqrt(row_total(tree, SUM(s)) / D.n + eps);
     OWN SET(y, i, (X - m) * scale TIMES_W(i) PLUS_B(i));
-    if (lid == 0 && r < rows) {
+    if (lid == 0 && r < D.rows) {
 #ifndef RMS
-        mean[om + r] = m;
+        mean[r] = m;
 #endif
-        rstd[ok + r] = scale;
+        rstd[r] = scale;
     }
 #undef X
 }
@@ -159,31 +161,31 @@ __kernel GROUP_SIZE void norm(__global const S* restrict x, __global const W* re
 
 #ifdef USE_NORM_GRAD
 __kernel GROUP_SIZE void norm_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
-                                   __global const S* restrict g0, __global const S* restrict x0, __global const W* restrict w,
+                                   __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
                                    __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
-                                   long om, long ok, long rows, long n, long groups, long per, long span) {
+                                   long omean, long orstd, const Dims D) {
     __local E tree[2 * PLACES * ROWS];
     int lid = get_local_id(0);
     long slot = (long)get_group_id(0) * ROWS + get_local_id(1), stride = (long)get_num_groups(0) * ROWS;
     w += ow;
-    dw_part += slot * n;
-    db_part += slot * n;
+    dw_part += slot * D.n;
+    db_part += slot * D.n;
 #if PER
     V dw[PER], db[PER];
     _Pragma("unroll") for (int k = 0; k < PER; k++) dw[k] = db[k] = (V)(0);
 #else
-    for (int i = lid; i < n / VEC; i += WG) { ZERO_W(i); ZERO_B(i); }
+    for (int i = lid; i < D.n / VEC; i += WG) { ZERO_W(i); ZERO_B(i); }
 #endif
-    for (long base = (long)get_group_id(0) * ROWS; base < rows; base += stride) {
+    for (long base = (long)get_group_id(0) * ROWS; base < D.rows; base += stride) {
         long r = base + get_local_id(1);
-        int nv = r < rows ? n / VEC : 0;
+        int nv = r < D.rows ? D.n / VEC : 0;
         CHANNEL0
-        __global const S *g = g0 + og + r * n, *x = x0 + ox + r * n;
-        E m = r < rows ? MEAN(om + r) : 0, scale = r < rows ? rstd[ok + r] : 0;
+        __global const S *gr = g + og + r * D.n, *xr = x + ox + r * D.n;
+        E m = r < D.rows ? MEAN(omean + r) : 0, scale = r < D.rows ? rstd[orstd + r] : 0;
         V su = (V)(0), suh = (V)(0);
 #if PER
         V gv[PER], hv[PER];
-        OWN { gv[k] = GET(g, i); hv[k] = GET(x, i); }
+        OWN { gv[k] = GET(gr, i); hv[k] = GET(xr, i); }
         OWN {
             hv[k] = (hv[k] - m) * scale;
             dw[k] += gv[k] * hv[k];
@@ -194,7 +196,7 @@ __kernel GROUP_SIZE void norm_grad(__global S* restrict dx, __global E* restrict
         }
 #else
         OWN {
-            V gi = GET(g, i), hi = (GET(x, i) - m) * scale;
+            V gi = GET(gr, i), hi = (GET(xr, i) - m) * scale;
             ADD_W(i, gi * hi);
             ADD_B(i, gi);
             gi = gi TIMES_W(i);
@@ -205,22 +207,22 @@ __kernel GROUP_SIZE void norm_grad(__global S* restrict dx, __global E* restrict
 #ifdef DX
         E b0 = SUM(su), b1 = SUM(suh);
 #ifdef RMS
-        b1 = row_total(tree, b1) / n;
+        b1 = row_total(tree, b1) / D.n;
         b0 = 0;
 #else
         row_totals(tree, &b0, &b1);
-        b0 /= n;
-        b1 /= n;
+        b0 /= D.n;
+        b1 /= D.n;
 #endif
 #if PER
-        OWN SET(dx + r * n, i, (gv[k] - b0 - hv[k] * b1) * scale);
+        OWN SET(dx + r * D.n, i, (gv[k] - b0 - hv[k] * b1) * scale);
 #else
-        OWN SET(dx + r * n, i, (GET(g, i) TIMES_W(i) - b0 - (GET(x, i) - m) * scale * b1) * scale);
+        OWN SET(dx + r * D.n, i, (GET(gr, i) TIMES_W(i) - b0 - (GET(xr, i) - m) * scale * b1) * scale);
 #endif
 #endif
     }
 #if PER
-    int nv = n / VEC;
+    int nv = D.n / VEC;
 #ifdef DW
     OWN PUT(dw_part, i, dw[k]);
 #endif
@@ -235,15 +237,15 @@ __kernel GROUP_SIZE void norm_grad(__global S* restrict dx, __global E* restrict
 // Group norm: sums per channel of one sample, dw_part and db_part (N, C). A row of the launch is one (sample, channel).
 __kernel GROUP_SIZE void channel_sums(__global E* restrict dw_part, __global E* restrict db_part, __global const S* restrict g,
                                       __global const S* restrict x, __global const E* restrict mean,
-                                      __global const E* restrict rstd, long og, long ox, long om, long ok, long rows, long n,
-                                      long per) {
+                                      __global const E* restrict rstd, long og, long ox, long omean, long orstd,
+                                      const Dims D) {
     __local E tree[PLACES * ROWS];
     int lid = get_local_id(0);
     long r = (long)get_group_id(0) * ROWS + get_local_id(1);
-    int nv = r < rows ? n / VEC : 0;
-    g += og + r * n;
-    x += ox + r * n;
-    E m = r < rows ? mean[om + r / per] : 0, scale = r < rows ? rstd[ok + r / per] : 0;
+    int nv = r < D.rows ? D.n / VEC : 0;
+    g += og + r * D.n;
+    x += ox + r * D.n;
+    E m = r < D.rows ? mean[omean + r / D.per] : 0, scale = r < D.rows ? rstd[orstd + r / D.per] : 0;
     V sg = (V)(0), sgh = (V)(0);
     for (int i = lid; i < nv; i += WG) {
         V u = GET(g, i);
@@ -251,7 +253,7 @@ __kernel GROUP_SIZE void channel_sums(__global E* restrict dw_part, __global E* 
         sgh += u * (GET(x, i) - m);
     }
     E a = row_total(tree, SUM(sg)), c = row_total(tree, SUM(sgh)) * scale;
-    if (lid == 0 && r < rows) {
+    if (lid == 0 && r < D.rows) {
         db_part[r] = a;
         dw_part[r] = c;
     }
