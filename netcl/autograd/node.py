@@ -136,6 +136,18 @@ class Node:
             )
         self.tape.backward(self, grad, retain_graph)
 
+    def __copy__(self) -> Node:
+        """The same value at the same place in the graph."""
+        twin = type(self).__new__(type(self))
+        for name in Node.__slots__[1:]:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
+    def __reduce__(self) -> Any:
+        """For deep copies and pickles to other processes: value, gradient and name as a leaf; the graph stays here."""
+        wanted = self.requires_grad and self.tape is None
+        return _restored, (type(self), self.value, wanted, self.grad, self.name)
+
     # -- operators -------------------------------------------------------------------------------------------------
     __add__, __radd__ = _method("add"), _reversed("add")
     __sub__, __rsub__ = _method("sub"), _reversed("sub")
@@ -177,6 +189,13 @@ class Parameter(Node):
 
     def __repr__(self) -> str:
         return f"Parameter({self.value!r})"
+
+
+def _restored(kind: type[Node], value: Tensor, requires_grad: bool, grad: Tensor | None, name: str | None) -> Node:
+    """A node that was copied or came from another process."""
+    node = kind(value, requires_grad=requires_grad)
+    node.grad, node.name = grad, name
+    return node
 
 
 def _differentiable(value: Tensor) -> None:

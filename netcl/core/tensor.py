@@ -11,6 +11,7 @@ from netcl.core import host_memory, layout, live, settings, versions
 from netcl.core.backend import opencl
 from netcl.core.device.discovery import names_device, queue_of
 from netcl.core.device.profile import profile_of
+from netcl.core.device.transfer import Place, place_of, queue_at
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.layout import Shape, as_int
@@ -331,6 +332,14 @@ class Tensor:
         """A contiguous copy with memory of its own."""
         return OPERATIONS["copy"](self)  # type: ignore[no-any-return]
 
+    def __copy__(self) -> Tensor:
+        """Another view of the same memory."""
+        return self._view(self.shape, self.strides)
+
+    def __reduce__(self) -> Any:
+        """For pickles to other processes: the values by way of the host, and the name of the device."""
+        return _restored, (transferable(self.to_host()), self.dtype.name, place_of(self.queue))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """As `copy`, on the same queue."""
         twin = memo[id(self)] = self.copy()
@@ -382,6 +391,11 @@ def _is_operand(name: str, x: Any) -> bool:
             f"{name}: expected a tensor or a number, got a NumPy array; use Tensor.from_host(queue, array)."
         )
     return isinstance(x, OPERANDS)
+
+
+def _restored(array: np.ndarray, dtype: str, place: Place) -> Tensor:
+    """A tensor that came from another process."""
+    return Tensor.from_host(queue_at(place), array.view(as_dtype(dtype)))
 
 
 def _allocate(queue: Any, shape: Shape, dtype: DType) -> Tensor:

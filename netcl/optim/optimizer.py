@@ -61,6 +61,10 @@ class Optimizer:
         for group in given if isinstance(given[0], dict) else [{"params": given}]:
             self.add_param_group(group)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For deep copies and pickles to other processes: settings and states; what is launched is made anew."""
+        return {**self.__dict__, "_slabs": {}, "_last": []}
+
     # -- what a subclass says --------------------------------------------------------------------------------------
 
     def check(self, group: Group) -> None:

@@ -1,6 +1,7 @@
 """The launch path: threads, forks, asynchronous copies, the index-error flag, no signal handlers."""
 
 import multiprocessing
+import pickle
 import signal
 import threading
 
@@ -134,6 +135,7 @@ def test_a_fork_refuses_whatever_needs_the_device(cl_queue, cpu_queue):
     pool, pinned = BufferPool(cl_queue), PinnedBufferPool(cl_queue)
     handle = pool.allocate(100)
     elementwise.add(x, 1).to_host()
+    pickled = pickle.dumps(x)
     uses = {
         "empty": lambda: Tensor.empty(cl_queue, (1 << 20,)),
         "zeros": lambda: Tensor.zeros(cl_queue, (4,)),
@@ -144,6 +146,8 @@ def test_a_fork_refuses_whatever_needs_the_device(cl_queue, cpu_queue):
         "contiguous": lambda: y.T.contiguous(),
         "fill": lambda: x.fill_(2),
         "to_host": x.to_host,
+        "pickle": lambda: pickle.dumps(x),
+        "unpickle": lambda: pickle.loads(pickled),
         "item": lambda: x[0].item(),
         "finish": lambda: opencl.finish(cl_queue),
         "random": lambda: uniform(cl_queue, (4,)),

@@ -68,6 +68,14 @@ class Generator:
         """Continue where `state` was taken."""
         self.seed, self.offset = int(state["seed"]), int(state["offset"])
 
+    def __getstate__(self) -> dict[str, int]:
+        """For copies, and pickles to other processes."""
+        return self.state_dict()
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self._lock = threading.Lock()
+        self.load_state_dict(state)
+
     def __repr__(self) -> str:
         return f"Generator(seed={self.seed}, offset={self.offset})"
 
