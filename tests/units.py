@@ -36,5 +36,5 @@ def tf32(x):
 
 def packed(queue, pack, source, shape, dtype):
     out = np.empty(shape, dtype)
-    read(queue, out, pack(queue, source.buffer, source.offset))
+    read(queue, out, pack(source).buffer)
     return out

@@ -67,13 +67,14 @@ class Signature(NamedTuple):
 def signature(source: str, name: str) -> Signature:
     """The arguments of the kernel `name` in the program `source`. Raises BuildError when it declares no such kernel."""
     text, macros = _preprocessed(source)
+    aliases = {alias: kind for kind, alias in _ALIAS.findall(text)}
     found = re.search(rf"__kernel\b[^;{{}}]*?\b{re.escape(name)}\s*\(", text) or re.search(
         rf"__kernel\b[^;{{}}]*?\b{_named(name, macros)}\s*\(", text
     )
     if found is None:
         raise BuildError(f"{name}: expected a kernel of this name in its program, got none.")
     inside = _expand(_INSIDE.match(text, found.end())[0], macros)  # type: ignore[index]  # it matches nothing as well
-    declared = [_argument(part, text, macros) for part in _COMMA.split(inside) if part.strip()]
+    declared = [_argument(part, text, macros, aliases) for part in _COMMA.split(inside) if part.strip()]
     records = {n: kind for n, kind in declared if isinstance(kind, Record)}
     types = tuple(kind.dtype if isinstance(kind, Record) else kind for _, kind in declared)
     return Signature(tuple(n for n, _ in declared), types, records)
@@ -84,18 +85,19 @@ def _named(name: str, macros: dict[str, str]) -> str:
     return next((re.escape(macro) for macro, value in macros.items() if value == name), re.escape(name))
 
 
-def _argument(text: str, program: str, macros: dict[str, str]) -> tuple[str, Any]:
+def _argument(text: str, program: str, macros: dict[str, str], aliases: dict[str, str]) -> tuple[str, Any]:
     """(name, type) of one declared argument."""
     words = text.replace("*", " * ").split()
     if "*" in words:
         return words[-1], None
     kind = next(w for w in words if w not in ("const", "unsigned"))
+    kind = aliases.get(kind, kind)
     if kind in SCALARS:
         return words[-1], np.dtype(SCALARS[kind])
-    return words[-1], _record(program, kind, macros)
+    return words[-1], _record(program, kind, macros, aliases)
 
 
-def _record(program: str, kind: str, macros: dict[str, str]) -> Record:
+def _record(program: str, kind: str, macros: dict[str, str], aliases: dict[str, str]) -> Record:
     """The layout of `typedef struct { ... } kind;` in the text of a program."""
     found = re.search(rf"typedef\s+struct\s*\{{([^}}]*)\}}\s*{re.escape(kind)}\s*;", program)
     if found is None:
@@ -106,7 +108,7 @@ def _record(program: str, kind: str, macros: dict[str, str]) -> Record:
             c_type, names = line.split(None, 1)
             for one in names.split(","):
                 plain, _, count = one.strip().partition("[")
-                fields.append((plain, c_type, int(count.rstrip("]") or 1)))
+                fields.append((plain, aliases.get(c_type, c_type), int(count.rstrip("]") or 1)))
     return Record(fields)
 
 
@@ -143,8 +145,7 @@ def _preprocessed(source: str) -> tuple[str, dict[str, str]]:
         elif all(taken) and word == "define":
             name, bracket, value = _MACRO.match(rest).groups()  # type: ignore[union-attr]
             macros[name] = "1" if bracket else value.strip()
-    text = "\n".join(kept)
-    return text, {name: kind for kind, name in _ALIAS.findall(text)} | macros
+    return "\n".join(kept), macros
 
 
 def _true(word: str, condition: str, macros: dict[str, str]) -> bool:

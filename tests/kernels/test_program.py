@@ -52,6 +52,12 @@ def test_types_may_be_made_by_macros():
     assert found.types == (None, None, np.dtype("i8"))
 
 
+def test_fields_may_be_named_like_types():
+    found = signature("typedef int M; typedef struct { M K; long M; } D; __kernel void f(M x, const D d) {}", "f")
+    assert found.names == ("x", "d") and found.types[0] == np.dtype("i4")
+    assert found.records["d"].pack(K=1, M=2) == np.array([1, 2], "i8").tobytes()
+
+
 def test_what_a_program_does_not_declare_is_refused_by_name():
     with pytest.raises(BuildError, match="other: expected a kernel of this name"):
         signature(SCALED, "other")

@@ -117,7 +117,7 @@ def test_packed_weights_have_channels_along_memory(cl_queue, parts, groups, rows
     slots = -(-channels // 32) * 32
     pack = conv._pack_weights(cl_queue, "float", parts, (groups, rows, slots, channels), steps, list(taps))
     got = np.empty((2 if parts == 3 else 1, groups, rows, len(taps), slots), "f4")
-    read(cl_queue, got, pack(cl_queue, Tensor.from_host(cl_queue, w)))
+    read(cl_queue, got, pack(Tensor.from_host(cl_queue, w)).buffer)
     expected = np.zeros(got.shape[1:], "f4")
     expected[..., :channels] = (w.swapaxes(1, 2) if turned else w)[..., list(taps)].swapaxes(2, 3)
     np.testing.assert_array_equal(got[0], tf32(expected))
@@ -131,7 +131,7 @@ def test_packed_narrow_weights_are_their_bits(cl_queue, narrow):
     w[0, 0, :3] = np.nan, -np.inf, -0.0
     pack = conv._pack_weights(cl_queue, C_NAME[narrow], 1, (1, 3, 64, 40), (1080, 360, 9), list(range(9)))
     got = np.empty((3, 9, 64), narrow)
-    read(cl_queue, got, pack(cl_queue, Tensor.from_host(cl_queue, w)))
+    read(cl_queue, got, pack(Tensor.from_host(cl_queue, w)).buffer)
     np.testing.assert_array_equal(got[..., :40].view("u2"), w.swapaxes(1, 2).view("u2"))
     np.testing.assert_array_equal(got[..., 40:], 0)
 
@@ -146,7 +146,7 @@ def test_parts_of_weight_gradients_add_up(cl_queue, dtype, groups, outs, channel
     g = geometry("test", (1, groups * channels, 9, 9), (groups * outs, channels, *kernel), 1, 0, 1, groups)
     part = np.random.default_rng(outs).integers(-9, 9, (splits, groups, window, slots, outs)).astype("f4")
     dw = Tensor.empty(cl_queue, g.w_shape, dtype)
-    conv._adding(cl_queue, g, dtype, slots, splits)(cl_queue, dw, Tensor.from_host(cl_queue, part).buffer)
+    conv._adding(cl_queue, g, dtype, slots, splits)(dW=dw, part=Tensor.from_host(cl_queue, part).buffer)
     expected = part.sum(0)[:, :, :channels].transpose(0, 3, 2, 1)
     np.testing.assert_array_equal(dw.to_host(), expected.reshape(g.w_shape))
 

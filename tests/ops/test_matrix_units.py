@@ -15,6 +15,7 @@ from netcl.core.device.profile import numpy_profile
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
 from netcl.core.errors import BuildError, DTypeError, ShapeError
 from netcl.core.tensor import Tensor
+from netcl.kernels.signature import signature
 from netcl.kernels.tiling import cut, depth_of
 from netcl.ops.nvidia import edit, mma, probe, wgmma
 from netcl.ops.nvidia.pack import Operand, packing, pitch_of
@@ -215,9 +216,16 @@ def test_the_profiler_counts_their_operations(m, n, k, splits):
     form, row = wgmma.arrange(p, 1), cut(("wgmma_half",), H200, m, n, k, 1)[0].row
     slices = -(-k // row["BK"])
     job = wgmma._job(p, form, form.x, form.y, row, (slices, -(-slices // splits), splits), 0)
-    assert operations("gemm_wgmma", [None, job], (384,)) == 2 * m * n * k
-    job = mma.JOB.pack(m, n, k, k, 1, 1, splits, 1, *[0] * 12)
-    assert operations("gemm_mma", [None, job], (128, splits)) == 2 * m * n * k
+    text = wgmma.source(p, form, form.x, form.y, row, splits > 1)
+    assert operations("gemm_wgmma", [None, _packed(text, "gemm_wgmma", job)], (384,)) == 2 * m * n * k
+    job = p.fields | {"split": k, "tiles_m": 1, "tiles_n": 1, "parts": splits, "part_step": 0}
+    text = mma._source(p, mma.tiling(p, H200, "high"), splits > 1)
+    assert operations("gemm_mma", [None, _packed(text, "gemm_mma", job)], (128, splits)) == 2 * m * n * k
+
+
+def _packed(text, kernel, job):
+    """The bytes of a kernel's record."""
+    return signature(text, kernel).records["J"].pack(**job)
 
 
 def test_a_family_that_does_not_build_gives_way_once(monkeypatch, cl_queue):

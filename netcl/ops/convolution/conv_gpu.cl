@@ -187,7 +187,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
 #endif
 
 #ifdef USE_CONV_WEIGHTS
-// part (splits, groups, M, K) = sums over `depth` pixels each; conv_parts.cl adds the splits. G has the strides of Y.
+// part (splits, groups, M, K) = sums over `depth` pixels each; split_k.cl adds the splits. G has the strides of Y.
 // Launch: groups (tiles of K * tiles of M, splits * groups of channels).
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
     __global E* part, __global const S* G, __global const S* X, __global const int4* taps, long og, long ox, int groups,

@@ -35,7 +35,7 @@ __kernel void conv(__global S* Y, __global const S* X, __global const S* Wt, __g
 #endif
 
 #ifdef USE_CONV_WEIGHTS
-// part (splits, output channels, channels of a group, taps) = sums over `chunk` tiles each; conv_parts.cl adds the splits.
+// part (splits, output channels, channels of a group, taps) = sums over `chunk` tiles each; split_k.cl adds the splits.
 // G is contiguous, and tiles end where its rows do, so that pixels which no output reads, finite or not, meet nothing.
 // Launch: groups (splits, output channels * channels of a group) of WG.
 #define ROUND (TAPS < 16 ? TAPS : 16)   // sums that a group adds at once

@@ -14,7 +14,7 @@ from netcl.ops.convolution import depthwise_cpu, winograd, winograd_cpu
 from netcl.ops.convolution import residue as conv_residue
 from netcl.ops.convolution.lanes_cpu import RECORD, pack_dims, unit_rows
 from netcl.ops.convolution.problem import Geometry
-from netcl.ops.product.cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program, sizes
+from netcl.ops.product.cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, sizes, text
 from netcl.runtime.cache import get_kernel
 
 FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
@@ -106,5 +106,5 @@ def _kstep(kc: int, window: int) -> int:
 
 
 def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
-    source = program(profile_of(queue), "lanes_cpu.cl", "conv_cpu.cl", dtype=dtype, epilogue=epilogue)
+    source = text(profile_of(queue), "lanes_cpu.cl", "conv_cpu.cl", dtype=dtype, epilogue=epilogue)
     return get_kernel(queue, source, name, types, OPTIONS)

@@ -14,7 +14,7 @@ from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.kernels.plans import remember
 from netcl.ops.convolution.problem import Geometry
-from netcl.ops.product.cpu import ACTS, OPTIONS, program
+from netcl.ops.product.cpu import ACTS, OPTIONS, text
 from netcl.runtime.cache import get_kernel
 
 DIMS = struct.Struct("27q")  # Dims of depthwise_cpu.cl
@@ -77,7 +77,7 @@ def _wide(g: Geometry) -> int:
 
 def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
     defines = {"BAND": BAND, "MOST": MOST, f"USE_{name.upper()}": 1}
-    source = program(profile_of(queue), "memory.cl", "depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, **defines)
+    source = text(profile_of(queue), "memory.cl", "depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, **defines)
     return get_kernel(queue, source, name, types, OPTIONS)
 
 

@@ -26,13 +26,12 @@ from netcl.ops.convolution import direct as conv_few
 from netcl.ops.convolution import im2col as conv_columns
 from netcl.ops.convolution import register_tiled as conv_strips
 from netcl.ops.convolution import residue as conv_residue
-from netcl.ops.convolution import split_k as conv_parts
 from netcl.ops.convolution import winograd, winograd_gpu
 from netcl.ops.convolution.problem import MOST_PIXELS, Geometry
 from netcl.ops.nvidia import conv as units
 from netcl.ops.nvidia import probe
 from netcl.ops.nvidia.precision import matmul_precision
-from netcl.ops.product.split_k import epilogue
+from netcl.ops.product.split_k import add_parts, epilogue
 from netcl.runtime.cache import get_kernel
 
 OPTIONS = ("-cl-mad-enable",)
@@ -207,7 +206,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
         plan.kernel, queue, plan.grid, plan.group, part.buffer, g.buffer, x.buffer, plan.taps, g.offset, x.offset,
         form.groups, plan.dims,
     )  # fmt: skip
-    conv_parts.add(dw, part, plan.splits)
+    add_parts(dw, part, plan.splits)
 
 
 def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> Plan:

@@ -26,13 +26,13 @@ from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
 from netcl.kernels.plans import remember
 from netcl.kernels.tiling import LAUNCH, TRAFFIC
-from netcl.ops.convolution import split_k as conv_parts
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.elementwise import contiguous
 from netcl.ops.movement import concat
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.op import gemm
 from netcl.ops.product.problem import Product
+from netcl.ops.product.split_k import add_parts
 from netcl.runtime.cache import get_kernel
 
 COLUMNS = struct.Struct("6q16i")  # Columns of conv_columns.cl
@@ -95,7 +95,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
         else:
             _fill(columns, x, first, form, (count, k, columns.strides[0], pitch))
             gemm(images, columns[..., :pixels].transpose(2, 3), part[first : first + count])
-    conv_parts.add(dw, part, part.shape[0])
+    add_parts(dw, part, part.shape[0])
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:

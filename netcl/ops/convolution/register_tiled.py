@@ -13,9 +13,8 @@ from netcl.kernels import sources
 from netcl.kernels import windows as strips
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
-from netcl.ops.convolution import split_k as conv_parts
 from netcl.ops.convolution.problem import Geometry
-from netcl.ops.product.split_k import epilogue
+from netcl.ops.product.split_k import add_parts, epilogue
 
 FILES = ("conv_finish.cl", "strips.cl", "conv_strips.cl")
 OPTIONS = ("-cl-mad-enable",)
@@ -70,7 +69,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> bool:
     launch, splits = plan
     part = allocate(g.queue, (splits, dw.size), compute_dtype(g.dtype))
     launch(part=part.buffer, G=g, X=x)
-    conv_parts.add(dw, part, splits)
+    add_parts(dw, part, splits)
     return True
 
 

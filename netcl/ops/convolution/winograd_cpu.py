@@ -16,7 +16,7 @@ from netcl.kernels import tuning
 from netcl.kernels.plans import remember
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.convolution.winograd import POINTS, suits, tile_count, tiles
-from netcl.ops.product.cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, program, sizes
+from netcl.ops.product.cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, sizes, text
 from netcl.runtime.cache import get_kernel
 
 DIMS = struct.Struct("24q")  # Tiles of winograd_cpu.cl
@@ -107,7 +107,7 @@ def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: boo
 
 def _kernel(queue: Any, name: str, dtype: DType, row: dict[str, int], epilogue: bool, types: Any) -> Kernel:
     file = "winograd_weights_cpu.cl" if name == "winograd_weights" else "winograd_forward_cpu.cl"
-    source = program(profile_of(queue), "winograd.cl", "winograd_cpu.cl", file, dtype=dtype, epilogue=epilogue, **row)
+    source = text(profile_of(queue), "winograd.cl", "winograd_cpu.cl", file, dtype=dtype, epilogue=epilogue, **row)
     return get_kernel(queue, source, name, types, OPTIONS)
 
 

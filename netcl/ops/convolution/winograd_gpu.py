@@ -141,7 +141,7 @@ def _forward_plan(
         )  # fmt: skip
         for part, columns, rows, product in turns:
             launch(patches, queue, *columns, v.buffer, x.buffer, marks.buffer, x.offset, *part, into)
-            product(queue, sums, u, v, None, 0, 0, 0, 1.0)
+            product(sums, u, v)
             launch(
                 outputs, queue, *rows, y.buffer, sums.buffer, extra.buffer, y.offset, extra.offset, *part, out_of
             )  # fmt: skip
@@ -186,7 +186,7 @@ def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Run:
         for part, columns, rows, product in turns:
             launch(patches, queue, *columns, v.buffer, x.buffer, marks.buffer, x.offset, *part, into)
             launch(upstream, queue, *rows, z.buffer, g.buffer, marks.buffer, g.offset, *part, over)
-            product(queue, sums, z, v, None, 0, 0, 0, 1.0)
+            product(sums, z, v)
         launch(
             taps, queue, *whole, dw.buffer, sums.buffer, x.buffer, g.buffer, marks.buffer, dw.offset, x.offset,
             g.offset, size, outs, per, tiles, into, over,

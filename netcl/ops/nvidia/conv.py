@@ -17,26 +17,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netcl.core.backend.opencl import launch, write
+from netcl.core.backend.opencl import write
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, FLOAT32, INT32, INT64, NARROW, DType
+from netcl.core.dtypes import C_NAME, FLOAT32, NARROW, DType
 from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
+from netcl.kernels.program import Launch, Program, program
 from netcl.kernels.tiling import Tiling, depth_of
 from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
 from netcl.ops.nvidia import probe, wgmma
 from netcl.ops.nvidia.edit import activate
 from netcl.ops.nvidia.images import forward_images, gradient_images, pack_gradient
-from netcl.ops.nvidia.pack import SIZE, Operand
+from netcl.ops.nvidia.pack import STORED, Operand
 from netcl.ops.nvidia.precision import UNIT_TYPE, matmul_precision
-from netcl.ops.nvidia.wgmma import ITEMS, MAPS, TYPES
+from netcl.ops.nvidia.wgmma import ITEMS, MAPS
 from netcl.ops.product.split_k import epilogue
-from netcl.runtime.cache import get_kernel
 
-WEIGHTS = (*(None,) * 3, *(INT64,) * 4, *(INT32,) * 3, INT64)
-SUMS = (None, None, INT64, INT64, *(INT32,) * 5)
 GROUP, CHANNELS = 256, 64  # as in pack.cl
 LEAST_CHANNELS = 8  # of a group; with fewer most of a slice would be zeros
 Run = Callable[..., None]
@@ -76,7 +74,7 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
     if key not in plans:
         parts = [Part(g, tuple(range(window)))]
         plans[key] = _forward_plan(x.queue, parts, x, y.strides, strides, bias is not None, activation)
-    plans[key](x.queue, y, x, w, bias)
+    plans[key](y, x, w, bias)
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
@@ -96,7 +94,7 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
     whole, run = plans[key]
     if not whole:  # some pixels see no tap
         _zeros(dx)
-    run(queue, dx, g, w, None)
+    run(dx, g, w, None)
 
 
 def _zeros(dx: Tensor) -> None:
@@ -124,7 +122,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     plans = queue.netcl_state.plans
     if key not in plans:
         plans[key] = _weight_plan(queue, form, x, g)
-    plans[key](queue, dw, g, x)
+    plans[key](dw, g, x)
 
 
 def _kind(dtype: DType) -> tuple[str, str, int, int]:
@@ -139,7 +137,7 @@ def _forward_plan(
     queue: Any, parts: list[Part], x: Tensor, strides: Sequence[int], w_strides: tuple[int, int, int], bias: bool,
     activation: str | None,
 ) -> Run:  # fmt: skip
-    """A function (queue, y, x, w, bias) that packs x and w and launches the convolutions."""
+    """A function (y, x, w, bias) that packs x and w and launches the convolutions."""
     dtype, kind, split, depth = _kind(x.dtype)
     g, even = parts[0].g, dtype != "float"
     c, o, slots = g.c // g.groups, g.o // g.groups, -(-g.c // g.groups // depth) * depth  # whole slices of channels
@@ -148,37 +146,43 @@ def _forward_plan(
     taps = [tap for part in parts for tap in part.taps]
     pack_w = _pack_weights(queue, dtype, split, (g.groups, o, slots, c), w_strides, taps)
     preamble, more = epilogue(bias, activation, "float")
-    kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", preamble, more | {"SWAP": 1, "PIXELS": 1, "TABLE_K": 1})
-    pieces, start, depth_w = [], 0, len(taps) * slots
+    made = _program(queue, x.dtype, choice, "conv_wgmma", preamble, more | {"SWAP": 1, "PIXELS": 1, "TABLE_K": 1})
+    launches, start, depth_w = [], 0, len(taps) * slots
     for index, (part, layout) in enumerate(zip(parts, images.grids)):
         table = images.table(index, slots, depth)
         weights = Operand((g.groups, 1, o, len(part.taps) * slots), (o * depth_w, 1, depth_w, 1))
-        values = {
-            "m": rows, "n": o, "slices": len(table), "split": len(table), "parts": 1, "inner": 1,
+        fields = {
+            "M": rows, "N": o, "slices": len(table), "split": len(table), "parts": 1, "inner": 1,
             "aw": int(g.groups > 1), "bw": int(g.groups > 1), "pitch": layout.width, "height": layout.height,
-            "out_h": part.g.out[0], "out_w": part.g.out[1], "blo": g.groups * o * depth_w, "row_step": strides[3],
+            "OH": part.g.out[0], "OW": part.g.out[1], "blo": g.groups * o * depth_w, "row_step": strides[3],
             "h_step": strides[2], "image_step": strides[0], "col_step": strides[1], "c0": o * strides[1],
         }  # fmt: skip
-        job = _job(queue, dtype, images.pack.packed, weights, choice, values, g.groups, split)
-        pieces.append((*job, _upload(queue, np.array(table, np.int32)), part.first, start * slots))
+        job, groups = _job(queue, dtype, images.pack.packed, weights, choice, fields, g.groups, split)
+        launch = made.bind(
+            (groups * ITEMS,), (ITEMS,), maps=empty_buffer(queue, groups * MAPS),
+            table=_upload(queue, np.array(table, np.int32)), oA=0, oB=start * slots, alpha=1.0, J=job,
+        )  # fmt: skip
+        launches.append((launch, part.first))
         start += len(part.taps)
 
-    def run(queue: Any, y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
-        pixels, weights = images.pack(queue, x.buffer, x.offset), pack_w(queue, w)
+    def run(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+        pixels, weights = images.pack(x), pack_w(w)
         extra = w if bias is None else bias
-        for job, groups, maps, table, first, at in pieces:
-            launch(
-                kernel, queue, (groups * ITEMS,), (ITEMS,), y.buffer, pixels, weights, extra.buffer, maps, table,
-                y.offset + first, 0, at, extra.offset, 1.0, job,
-            )  # fmt: skip
+        for launch, first in launches:
+            launch(C=y if first == 0 else _from(y, first), A=pixels, B=weights, bias=extra)
 
     return run
 
 
+def _from(y: Tensor, first: int) -> Tensor:
+    """`y` without its first elements in memory."""
+    return Tensor(y.buffer, y.shape, y.strides, y.offset + first, y.dtype, y.queue)
+
+
 def _pack_weights(
     queue: Any, dtype: str, parts: int, sizes: tuple[int, int, int, int], strides: tuple[int, int, int], taps: list[int]
-) -> Callable[[Any, Tensor], Any]:
-    """A function (queue, w) that gives memory with (groups, rows, taps, slots) weights along the slots.
+) -> Callable[[Tensor], Tensor]:
+    """A function that copies weights to a flat tensor of (groups, rows, taps, slots), along the slots.
 
     `sizes`: groups, rows of one, slots (channels with padding) and channels; `strides` of groups, rows and channels.
     """
@@ -186,22 +190,18 @@ def _pack_weights(
     size, together = groups * rows * len(taps) * slots, min(len(taps), 64)
     flags = {"FLOAT": dtype == "float", "ROUND": dtype == "float" and parts == 1, "WEIGHTS": True}
     text = sources.load("pack.cl", S=dtype, PARTS=parts, TAPS=together, **{k: 1 for k, on in flags.items() if on})
-    kernel, table = get_kernel(queue, text, "pack_weights", WEIGHTS), _upload(queue, np.array(taps, np.int32))
     blocks = -(-slots // CHANNELS) * -(-len(taps) // together)
-
-    def run(queue: Any, w: Tensor) -> Any:
-        to = empty_buffer(queue, size * SIZE[dtype] * (2 if parts == 3 else 1))
-        launch(
-            kernel, queue, (blocks * GROUP, rows, groups), (GROUP, 1, 1), to, w.buffer, table, w.offset, *strides,
-            len(taps), slots, channels, size,
-        )  # fmt: skip
-        return to
-
-    return run
+    steps = dict(zip(("g_step", "row_step", "c_step"), strides, strict=True))
+    launch = program(queue, text, "pack_weights").bind(
+        (blocks * GROUP, rows, groups), (GROUP, 1, 1), {"to": ((size * (2 if parts == 3 else 1),), STORED[dtype])},
+        tap_at=_upload(queue, np.array(taps, np.int32)), taps=len(taps), slots=slots, real=channels, part_step=size,
+        **steps,
+    )  # fmt: skip
+    return lambda w: launch(Wt=w)  # type: ignore[no-any-return]
 
 
 def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
-    """A function (queue, dw, g, x) that launches the weight gradient."""
+    """A function (dw, g, x) that launches the weight gradient."""
     dtype, kind, parts, depth = _kind(x.dtype)
     o, slots = g.o // g.groups, -(-g.c // g.groups // 64) * 64
     images = gradient_images(queue, g, x, wgmma.ROWS[kind], slots)
@@ -214,66 +214,59 @@ def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
     table += table[-1:] * (choice.row["BM"] // 64)  # a tile at the border reads more blocks than there are
     blocks = _upload(queue, np.array(table, np.int32))
     how: dict[str, int | str] = {"SWAP": 0, "PARTIAL": 1, "TABLE_M": 1, "A_ALONG_M": 1, "VEC": 1 - o % 2}
-    kernel = _kernel(queue, x.dtype, choice, "conv_wgmma", "", how)
-    values = {
-        "m": m, "n": o, "slices": slices, "split": split, "parts": splits, "inner": 1, "aw": int(g.groups > 1),
+    fields = {
+        "M": m, "N": o, "slices": slices, "split": split, "parts": splits, "inner": 1, "aw": int(g.groups > 1),
         "bw": int(g.groups > 1), "blo": pack_g.step, "row_step": o, "c0": m * o, "part_step": g.groups * m * o,
     }  # fmt: skip
     (w, z, pixels, channels), (sw, sz, along, _) = images.pack.packed.lengths, images.pack.packed.strides
     turned = Operand((w, z, channels, pixels), (sw, sz, 1, along))
-    job, groups, maps = _job(queue, dtype, turned, pack_g.packed, choice, values, g.groups * splits, parts)
-    add, total = _adding(queue, g, x.dtype, slots, splits), g.groups * m * o
+    job, groups = _job(queue, dtype, turned, pack_g.packed, choice, fields, g.groups * splits, parts)
+    launch = _program(queue, x.dtype, choice, "conv_wgmma", "", how).bind(
+        (groups * ITEMS,), (ITEMS,), {"C": ((splits * g.groups * m * o,), FLOAT32)},
+        maps=empty_buffer(queue, groups * MAPS), table=blocks, alpha=1.0, J=job,
+    )  # fmt: skip
+    add = _adding(queue, g, x.dtype, slots, splits)
 
-    def run(queue: Any, dw: Tensor, g_: Tensor, x: Tensor) -> None:
-        columns, upstream = images.pack(queue, x.buffer, x.offset), pack_g(queue, g_.buffer, g_.offset)
-        part = empty_buffer(queue, 4 * splits * total)
-        launch(
-            kernel, queue, (groups * ITEMS,), (ITEMS,), part, columns, upstream, part, maps, blocks,
-            0, 0, 0, 0, 1.0, job,
-        )  # fmt: skip
-        add(queue, dw, part)
+    def run(dw: Tensor, g_: Tensor, x: Tensor) -> None:
+        pixels, upstream = images.pack(x), pack_g(g_)
+        part = launch(A=pixels, B=upstream, bias=upstream)
+        add(dW=dw, part=part.buffer)
 
     return run
 
 
-def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> Callable[[Any, Tensor, Any], None]:
-    """A function (queue, dw, part) that makes dw of `splits` sums (groups, taps, slots, filters)."""
+def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> Launch:
+    """A launch that makes dW of `part`, memory with `splits` sums (groups, taps, slots, filters)."""
     c, o, window = g.c // g.groups, g.o // g.groups, g.kh * g.kw
     together = 32 if g.o * c * window >= 1 << 18 else 8  # else there would be few work-groups
     text = sources.load("pack.cl", S=C_NAME[dtype], PARTS=1, TAPS=together, WEIGHTS=1)
-    kernel = get_kernel(queue, text, "sum_weights", SUMS)
-    grid, step = (-(-c * window // together) * GROUP, -(-o // 32), g.groups), g.groups * window * slots * o
-
-    def run(queue: Any, dw: Tensor, part: Any) -> None:
-        launch(
-            kernel, queue, grid, (GROUP, 1, 1), part, dw.buffer, dw.offset, step, splits, o, slots, c, window,
-        )  # fmt: skip
-
-    return run
+    return program(queue, text, "sum_weights").bind(
+        (-(-c * window // together) * GROUP, -(-o // 32), g.groups), (GROUP, 1, 1),
+        step=g.groups * window * slots * o, parts=splits, N=o, slots=slots, real=c, window=window,
+    )  # fmt: skip
 
 
-def _kernel(
+def _program(
     queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]
-) -> Any:  # fmt: skip
+) -> Program:  # fmt: skip
     narrow, partial = dtype in NARROW, "PARTIAL" in more
     defines: dict[str, int | str] = {k: choice.row[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {"NAME": name, "S": C_NAME[dtype], "OUT": "float" if partial else C_NAME[dtype], "HAS_BIAS": 0, "VEC": 0}
     defines |= {k: 1 for k, on in (("TF32", not narrow), ("NARROW_OUT", narrow and not partial)) if on}
     macro = wgmma.product_macro(choice.row["NW"], UNIT_TYPE[C_NAME[dtype]], along_m="A_ALONG_M" in more)
     text = macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
-    return get_kernel(queue, text, name, TYPES, edit=activate)
+    return program(queue, text, name, edit=activate)
 
 
 def _job(
-    queue: Any, dtype: str, a: Operand, b: Operand, choice: Tiling, values: dict[str, int], count: int, parts: int
-) -> tuple[bytes, int, Any]:
-    """(the kernel's record, number of work-groups, memory for their tensor maps)."""
+    queue: Any, dtype: str, a: Operand, b: Operand, choice: Tiling, fields: dict[str, int], count: int, parts: int
+) -> tuple[dict[str, Any], int]:
+    """(the kernel's record, number of work-groups)."""
     row = choice.row
-    tiles_m, tiles_n = -(-values["m"] // row["BM"]), -(-values["n"] // row["BN"])
-    values = values | {"tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": tiles_m * tiles_n * count}
-    groups = min(values["tiles"], profile_of(queue).compute_units)
-    record = wgmma.record(dtype, a, b, row, values, 2 if parts == 3 else 1)
-    return record, groups, empty_buffer(queue, groups * MAPS)
+    tiles_m, tiles_n = -(-fields["M"] // row["BM"]), -(-fields["N"] // row["BN"])
+    fields = fields | {"tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": tiles_m * tiles_n * count}
+    groups = min(fields["tiles"], profile_of(queue).compute_units)
+    return wgmma.record(dtype, a, b, row, fields, 2 if parts == 3 else 1), groups
 
 
 def _upload(queue: Any, table: np.ndarray) -> Any:

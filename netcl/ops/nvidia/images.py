@@ -115,7 +115,7 @@ def cost(tiling: Tiling, queue: Any, g: Geometry, layout: Grid, each: int, x: Te
     return tiling.cost + moved / (TRAFFIC * profile_of(queue).compute_units)
 
 
-def pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor) -> Any:
+def pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor) -> Pack:
     """The Pack of x: pixels are rows, with the channels along memory."""
     dtype, c, phases, rows = C_NAME[x.dtype], g.c // g.groups, prod(g.stride), g.n * layout.pixels
     n_step, c_step, h_step, w_step = x.strides
@@ -125,7 +125,7 @@ def pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor) -> Any:
     return packing(queue, packed, (c * c_step, 0, w_step, c_step), dtype, 1, pixels=pixels)
 
 
-def pack_gradient(queue: Any, g: Geometry, layout: Grid, upstream: Tensor, parts: int) -> Any:
+def pack_gradient(queue: Any, g: Geometry, layout: Grid, upstream: Tensor, parts: int) -> Pack:
     """The Pack of the upstream gradient with pixels along k, zero where they are padding."""
     dtype, o, rows = C_NAME[upstream.dtype], g.o // g.groups, g.n * layout.pixels
     n_step, c_step, h_step, w_step = upstream.strides

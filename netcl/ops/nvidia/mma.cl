@@ -111,7 +111,7 @@ static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x 
 #endif
 
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
-    __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oc, long oa, long ob, long obias,
+    __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oC, long oA, long oB, long obias,
     float alpha, const Job J) {
     SHARED(shared, ST * STAGE);
     const uint s0 = LOCAL(shared);
@@ -121,8 +121,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
     const int first = tile / (RASTER * J.tiles_n) * RASTER, high = min(J.tiles_m - first, RASTER);
     const int rest = tile - first * J.tiles_n, m0 = (first + rest % high) * BM, n0 = rest / high * BN;
     const int k_first = part * J.split, k1 = min(k_first + J.split, J.K), steps = (k1 - k_first + BK - 1) / BK;
-    A += oa + z0 * J.a0 + z1 * J.a1;
-    B += ob + z0 * J.b0 + z1 * J.b1;
+    A += oA + z0 * J.a0 + z1 * J.a1;
+    B += oB + z0 * J.b0 + z1 * J.b1;
     float acc[MI][NI][4];
 #pragma unroll
     for (int i = 0; i < MI; i++)
@@ -277,7 +277,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
             }
         }
 #endif
-    __global OUT* c = C + (oc + part * J.part_step + z0 * J.c0 + z1 * J.c1);
+    __global OUT* c = C + (oC + part * J.part_step + z0 * J.c0 + z1 * J.c1);
 #pragma unroll
     for (int i = 0; i < MI; i++)
 #pragma unroll

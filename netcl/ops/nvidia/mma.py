@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
-import numpy as np
-
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile
-from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW
-from netcl.core.memory import empty_buffer
-from netcl.core.tensor import Tensor
+from netcl.core.dtypes import C_NAME, FLOAT32, NARROW
+from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
+from netcl.kernels.program import program
 from netcl.kernels.tiling import Tiling, cut, depth_of
 from netcl.ops.nvidia.precision import UNIT_TYPE
-from netcl.ops.product.problem import Product
-from netcl.ops.product.split_k import batch_axes, ending, sum_parts
-from netcl.runtime.cache import get_kernel
+from netcl.ops.product.problem import Product, Run
+from netcl.ops.product.split_k import ending, sum_parts
 
-JOB = struct.Struct("8i12q")  # Job of mma.cl
-TYPES = (*(None,) * 4, *(INT64,) * 4, FLOAT32, np.dtype(f"V{JOB.size}"))
 LEAST = 16  # rows, columns and k from which the units are used
 
 
@@ -45,31 +38,28 @@ def aligned(p: Product, each: int) -> bool:
     return all(s % each == 0 for s in steps)
 
 
-def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
-    """A function (queue, c, a, b, bias, offsets of c a b, alpha) that launches `p`."""
+def plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+    """What computes `p`."""
     row = tiling.row
     depth = depth_of(p.k, tiling.splits, row["BK"])
     splits = -(-p.k // depth)
     total = sum_parts(queue, p, splits) if splits > 1 else None
-    kernel = get_kernel(queue, _source(p, tiling, splits > 1), "gemm_mma", TYPES)
     tiles_m, tiles_n, items = -(-p.m // row["BM"]), -(-p.n // row["BN"]), row["WM"] * row["WN"] * 32
-    grid, size = (tiles_m * tiles_n * items, p.count * splits), p.m * p.n * p.count
-    outer, inner = batch_axes(p)
-    c = (p.n, inner[0] * p.m * p.n, p.m * p.n) if splits > 1 else (p.c, outer[3], inner[3])
-    job = JOB.pack(
-        p.m, p.n, p.k, depth, tiles_m, tiles_n, splits, inner[0],
-        *p.a, *p.b, c[0], outer[1], inner[1], outer[2], inner[2], *c[1:], size,
-    )  # fmt: skip
+    size = p.m * p.n * p.count
+    job = p.fields if total is None else p.partial_fields
+    job |= {"split": depth, "tiles_m": tiles_m, "tiles_n": tiles_n, "parts": splits, "part_step": size}
+    launch = program(queue, _source(p, tiling, splits > 1), "gemm_mma").bind(
+        (tiles_m * tiles_n * items, p.count * splits), (items, 1), J=job
+    )
 
-    def run(queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Any, oc: int, oa: int, ob: int, alpha: float) -> None:
+    def run(c: Tensor, a: Tensor, b: Tensor, *, bias: Tensor | None = None, alpha: float = 1.0, **_: Any) -> None:
         extra = a if bias is None else bias
-        target, start = (c.buffer, oc) if total is None else (empty_buffer(queue, 4 * splits * size), 0)
-        launch(
-            kernel, queue, grid, (items, 1), target, a.buffer, b.buffer, extra.buffer,
-            start, oa, ob, extra.offset, alpha, job,
-        )  # fmt: skip
-        if total is not None:
-            total(queue, c, target, extra, oc, alpha)
+        if total is None:
+            launch(C=c, A=a, B=b, bias=extra, alpha=alpha)
+        else:
+            part = allocate(queue, (splits * size,), FLOAT32)
+            launch(C=part, A=a, B=b, bias=extra, alpha=alpha)
+            total(C=c, part=part.buffer, bias=extra, alpha=alpha)
 
     return run
 

@@ -1,6 +1,6 @@
 // pack.cl: operands copied into the layout that the matrix-unit kernels want: along k, rows padded to `pitch` elements.
 //
-//   to[part][z][row][k] = part of from[z, row, k]     z: batch index or phase
+//   to[part][z][row][k] = part of X[z, row, k]        z: batch index or phase
 //
 // PARTS 1 copies (ROUND: to TF32), PARTS 3 splits a float x into high + low, both TF32, low = 0 where x is not finite.
 // The source is any strided array. MAP_ROWS and MAP_K make rows or k the pixels of padded images (convolution): pixel p is
@@ -91,15 +91,15 @@ static inline void put(__global WORD* to, const WORD* v, long part_step) {
 }
 
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
-    __global WORD* to, __global const WORD* from, long origin, const Pack P) {
+    __global WORD* to, __global const WORD* X, long oX, const Pack P) {
     const int tile = get_group_id(0), z = get_group_id(1), item = get_local_id(0);
     const int k0 = tile % P.tiles_k * TILE_K, r0 = tile / P.tiles_k * TILE_R, k_mine = k0 + item % 16 * EACH;
     to += z / P.inner * P.to0_step + z % P.inner * P.to1_step;
 #if defined(MAP_ROWS) || defined(MAP_K)
     const int phase = z % P.inner;
-    from += origin + z / P.inner * P.z0_step;
+    X += oX + z / P.inner * P.z0_step;
 #else
-    from += origin + z / P.inner * P.z0_step + z % P.inner * P.z1_step;
+    X += oX + z / P.inner * P.z0_step + z % P.inner * P.z1_step;
 #endif
     WORD v[EACH];
 #ifdef ALONG_K
@@ -112,11 +112,11 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
         if (r >= P.rows || k_mine >= P.slots) continue;
         const long r_at = ROW_OFFSET(r);
 #ifdef VEC
-        const float4 four = *(__global const float4*)(from + (r_at + k_at[0]));
+        const float4 four = *(__global const float4*)(X + (r_at + k_at[0]));
         v[0] = four.x; v[1] = four.y; v[2] = four.z; v[3] = four.w;
 #else
 #pragma unroll
-        for (int e = 0; e < EACH; e++) v[e] = k_at[e] != NOWHERE ? from[r_at + k_at[e]] : 0;
+        for (int e = 0; e < EACH; e++) v[e] = k_at[e] != NOWHERE ? X[r_at + k_at[e]] : 0;
 #endif
         put(to + ((long)r * P.row_pitch + k_mine), v, P.part_step);
     }
@@ -127,7 +127,7 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
 #pragma unroll
     for (int i = 0; i < TILE_K; i += 8) {
         const int k = k0 + item / 32 + i;
-        turned[item % 32][item / 32 + i] = k < P.k && r_at != NOWHERE ? from[r_at + K_OFFSET(k)] : 0;
+        turned[item % 32][item / 32 + i] = k < P.k && r_at != NOWHERE ? X[r_at + K_OFFSET(k)] : 0;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
@@ -145,19 +145,19 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
 // filters, their channels here. TAPS and CHANNELS are those of a group.
 #define CHANNELS 64
 
-// to[part][g][row][tap * slots + c] = from[g, row, c, tap_at[tap]], zero for c >= real.
+// to[part][g][row][tap * slots + c] = Wt[g, row, c, tap_at[tap]], zero for c >= real.
 // Launch: local (256), global (blocks of CHANNELS slots * blocks of TAPS taps * 256, rows, groups).
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack_weights(
-    __global WORD* to, __global const WORD* from, __global const int* tap_at, long origin, long g_step, long row_step,
+    __global WORD* to, __global const WORD* Wt, __global const int* tap_at, long oWt, long g_step, long row_step,
     long c_step, int taps, int slots, int real, long part_step) {
     __local WORD turned[TAPS][CHANNELS + 1];
     const int item = get_local_id(0), row = get_global_id(1), g = get_global_id(2), blocks = (taps + TAPS - 1) / TAPS;
     const int t0 = get_group_id(0) % blocks * TAPS, c0 = get_group_id(0) / blocks * CHANNELS;
-    from += origin + g * g_step + row * row_step;
+    Wt += oWt + g * g_step + row * row_step;
     to += (g * (long)get_global_size(1) + row) * taps * slots;
     for (int e = item; e < TAPS * CHANNELS; e += 256) {
         const int c = c0 + e / TAPS, tap = t0 + e % TAPS;
-        turned[e % TAPS][e / TAPS] = c < real && tap < taps ? from[c * c_step + tap_at[tap]] : 0;
+        turned[e % TAPS][e / TAPS] = c < real && tap < taps ? Wt[c * c_step + tap_at[tap]] : 0;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = item; e < TAPS * CHANNELS; e += 256) {
@@ -179,7 +179,7 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack_weights(
 // dW[g, oc, c, tap] = sum of parts[g, tap * slots + c, oc], whose pieces lie `step` behind one another. dW is contiguous.
 // Launch: local (256), global (blocks of TAPS elements of a filter * 256, blocks of 32 filters, groups).
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void sum_weights(
-    __global const float* part, __global S* out, long origin, long step, int parts, int N, int slots, int real, int window) {
+    __global const float* part, __global S* dW, long odW, long step, int parts, int N, int slots, int real, int window) {
     __local float turned[TAPS][33];
     const int item = get_local_id(0), f0 = get_group_id(0) * TAPS, oc0 = get_group_id(1) * 32, g = get_group_id(2);
     const int all = real * window;
@@ -193,9 +193,9 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void sum_weights(
         turned[f - f0][oc - oc0] = sum;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    out += origin + ((long)g * N + oc0) * all + f0;
+    dW += odW + ((long)g * N + oc0) * all + f0;
     for (int e = item; e < TAPS * 32; e += 256)
         if (f0 + e % TAPS < all && oc0 + e / TAPS < N)
-            STORE(out, (long)(e / TAPS) * all + e % TAPS, turned[e % TAPS][e / TAPS]);
+            STORE(dW, (long)(e / TAPS) * all + e % TAPS, turned[e % TAPS][e / TAPS]);
 }
 #endif

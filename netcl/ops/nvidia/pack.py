@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from netcl.core.backend.opencl import Kernel, launch
-from netcl.core.dtypes import INT64
-from netcl.core.memory import empty_buffer
+from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
+from netcl.core.tensor import Tensor
 from netcl.kernels import sources
+from netcl.kernels.program import Launch, program
 from netcl.ops.nvidia.tensormap import fits, tensor_map
-from netcl.runtime.cache import get_kernel
 
-PACK = struct.Struct("9q18i")  # Pack of pack.cl
-TYPES = (None, None, INT64, np.dtype(f"V{PACK.size}"))
 ITEMS = 256
-SIZE = {"float": 4, "half": 2, "bfloat": 2}
+STORED = {C_NAME[dtype]: dtype for dtype in (FLOAT32, FLOAT16, BFLOAT16)}
+SIZE = {name: dtype.itemsize for name, dtype in STORED.items()}
 
 
 class Operand(NamedTuple):
@@ -63,16 +60,14 @@ def pitch_of(k: int, dtype: str) -> int:
 
 
 class Pack:
-    """Packs an operand into memory of its own: `pack(queue, buffer, offset)` gives the new buffer."""
+    """Packs an operand into memory of its own: `pack(x)` gives a flat tensor."""
 
-    def __init__(self, kernel: Kernel, packed: Operand, record: bytes, grid: tuple[int, int], step: int, nbytes: int):
+    def __init__(self, launch: Launch, packed: Operand, step: int):
         self.packed, self.step = packed, step  # what it makes, and elements between its parts
-        self._kernel, self._record, self._grid, self._nbytes = kernel, record, grid, nbytes
+        self._launch = launch
 
-    def __call__(self, queue: Any, buffer: Any, offset: int) -> Any:
-        to = empty_buffer(queue, self._nbytes)
-        launch(self._kernel, queue, self._grid, (ITEMS, 1), to, buffer, offset, self._record)
-        return to
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._launch(X=x)  # type: ignore[no-any-return]
 
 
 def packing(
@@ -96,16 +91,14 @@ def packing(
     flags["VEC"] = dtype == "float" and strides[3] == 1 and pixels is None and whole
     defines = {name: 1 for name, on in flags.items() if on}
     source = sources.load("pack.cl", S=dtype, PARTS=parts, **defines)
-    kernel = get_kernel(queue, source, "pack", TYPES)
     tiles_k, tiles_r = -(-slots * SIZE[dtype] // 256), -(-rows // (64 if flags["ALONG_K"] else 32))
     step = w * z * rows * pitch
-    image = (0, 0, *(1,) * 12) if pixels is None else pixels.fields()
-    record = PACK.pack(
-        strides[2], strides[3], strides[0], strides[1], *image[:2], step, *steps, rows, k, inner, pitch, slots,
-        *image[2:], tiles_k,
-    )  # fmt: skip
+    fields = {"row_step": strides[2], "k_step": strides[3], "z0_step": strides[0], "z1_step": strides[1]}
+    fields |= {"part_step": step, "to0_step": steps[0], "to1_step": steps[1], "rows": rows, "k": k, "inner": inner}
+    fields |= {"row_pitch": pitch, "slots": slots, "tiles_k": tiles_k, **(pixels or NO_PIXELS).fields()}
+    made = {"to": ((step * (2 if parts == 3 else 1),), STORED[dtype])}
     grid = (tiles_k * tiles_r * ITEMS, w * inner)
-    return Pack(kernel, packed, record, grid, step, step * SIZE[dtype] * (2 if parts == 3 else 1))
+    return Pack(program(queue, source, "pack").bind(grid, (ITEMS, 1), made, P=fields), packed, step)
 
 
 @dataclass(frozen=True)
@@ -127,7 +120,13 @@ class Pixels:
         """`looks`, by default at the phases of a stride."""
         return self.looks or (self.strides[0] * self.strides[1], self.strides[1], 1, 1, 0, 0)
 
-    def fields(self) -> tuple[int, ...]:
-        """(image step, h step, width, height, W, H, images, sh, sw, views in a row, their steps and starts)."""
-        size = (self.width, self.height, self.size[1], self.size[0], self.images)
-        return (*self.steps, *size, *self.strides, *self.views[1:])
+    def fields(self) -> dict[str, int]:
+        """As the record of pack.cl names them."""
+        names = ("views", "ry", "rx", "oy", "ox")
+        (height, width), (image_step, h_step), (sh, sw) = self.size, self.steps, self.strides
+        sizes = {"width": self.width, "height": self.height, "W": width, "H": height, "images": self.images}
+        steps = {"image_step": image_step, "h_step": h_step, "sh": sh, "sw": sw}
+        return {**sizes, **steps, **dict(zip(names, self.views[1:], strict=True))}
+
+
+NO_PIXELS = Pixels("", 1, 1, (1, 1), (0, 0), (1, 1), 1, (1,) * 6)

@@ -350,13 +350,13 @@ static inline long next_row(int r, long even, const Job* job) {
 
 __kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
     __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, __global uint* maps,
-    __global const int4* table, long oc, long oa, long ob, long obias, float alpha, const Job J) {
+    __global const int4* table, long oC, long oA, long oB, long obias, float alpha, const Job J) {
     SHARED(shared, ST * STAGE + 16 * ST);
     const uint s0 = LOCAL(shared), full = s0 + ST * STAGE, empty = full + 8 * ST;
     const int item = get_local_id(0), lane = item & 31, warp = (item >> 5) & 3, group = item >> 7;
     __global uint* amap = maps + get_group_id(0) * 64;
-    A += oa;
-    B += ob;
+    A += oA;
+    B += oB;
     if (item == 0) {
         for (int s = 0; s < ST; s++) {
             BAR_INIT(full + s * 8, 1);
@@ -492,7 +492,7 @@ __kernel __attribute__((reqd_work_group_size(384, 1, 1))) void NAME(
                     for (int x = 0; x < SUMS; x++) { const float one = sum[x]; sum[x] = x == e ? v : one; }
                 }
 #endif
-            __global OUT* c = C + (oc + part * J.part_step + z0 * J.c0 + z1 * J.c1);
+            __global OUT* c = C + (oC + part * J.part_step + z0 * J.c0 + z1 * J.c1);
             STORE_TILE();
         }
     }

@@ -7,27 +7,23 @@ transposed. Operands that a tensor map cannot describe are packed first.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW
+from netcl.core.dtypes import C_NAME, FLOAT32, NARROW
 from netcl.core.memory import empty_buffer
-from netcl.core.tensor import Tensor
+from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
+from netcl.kernels.program import program
 from netcl.kernels.tiling import Tiling, cut, depth_of
 from netcl.ops.nvidia.edit import activate
 from netcl.ops.nvidia.pack import Operand, Pack, packing, pitch_of
 from netcl.ops.nvidia.precision import UNIT_TYPE
-from netcl.ops.product.problem import Product
-from netcl.ops.product.split_k import batch_axes, ending, sum_parts
-from netcl.runtime.cache import get_kernel
+from netcl.ops.product.problem import Product, Run
+from netcl.ops.product.split_k import ending, sum_parts
 
 ITEMS = 384
 LEAST = 32  # rows, columns and k from which these kernels are used
@@ -38,13 +34,10 @@ ROWS = {
 }  # of the tuning table; "half" serves both types of 16 bits
 RAW = ("wgmma_raw", "wgmma_raw_small")  # the same for products that are too small to pack
 MAPS = 256  # bytes of the tensor maps of one group
-INTS = (
-    "m", "n", "slices", "split", "tiles_m", "tiles_n", "tiles", "inner", "parts", "az", "aw", "bz", "bw",
-    "pitch", "height", "out_h", "out_w",
-)  # fmt: skip
-LONGS = ("blo", "row_step", "col_step", "c0", "c1", "part_step", "image_step", "h_step")
-JOB = struct.Struct(f"64I{len(INTS)}i12x8i6q{len(LONGS)}q")  # Job of wgmma.cl
-TYPES = (*(None,) * 6, *(INT64,) * 4, FLOAT32, np.dtype(f"V{JOB.size}"))
+USUAL = (
+    "az", "aw", "bz", "bw", "pitch", "height", "OH", "OW", "blo", "col_step", "c0", "c1", "part_step", "image_step",
+    "h_step",
+)  # fields of a Job that are usually zero  # fmt: skip
 
 
 def tiling(p: Product, profile: DeviceProfile, precision: str) -> Tiling | None:
@@ -83,7 +76,7 @@ class Form:
 def arrange(p: Product, parts: int, raw: bool = False) -> Form:
     """The arrangement of `p` that moves the fewest bytes beforehand. `raw` float operands are packed only where
     needed."""
-    size, outer, inner = p.dtype.itemsize, *batch_axes(p)
+    size, (outer, inner) = p.dtype.itemsize, p.axes
     (a_m, a_k), (b_k, b_n) = p.a, p.b
     a0, a1, b0, b1 = outer[1], inner[1], outer[2], inner[2]  # an axis of stride zero holds one copy
     a = Operand((outer[0] if a0 else 1, inner[0] if a1 else 1, p.m, p.k), (a0, a1, a_m, a_k), p.starts[0])
@@ -96,8 +89,8 @@ def arrange(p: Product, parts: int, raw: bool = False) -> Form:
     return forms[0] if p.dtype in NARROW or forms[0].traffic <= forms[1].traffic else forms[1]
 
 
-def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
-    """A function (queue, c, a, b, bias, offsets of c a b, alpha) that launches `p`."""
+def plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+    """What computes `p`."""
     row, dtype = tiling.row, C_NAME[p.dtype]
     form = arrange(p, row["PARTS"], "RAW" in row)
     split = depth_of(p.k, tiling.splits, row["BK"]) // row["BK"]
@@ -106,27 +99,28 @@ def plan(queue: Any, p: Product, tiling: Tiling) -> Any:
     pack_x = _packing(queue, form.x, dtype, 1, False) if form.pack_x else None
     pack_y = _packing(queue, form.y, dtype, form.parts, dtype == "float" and form.parts == 1) if form.pack_y else None
     x, y = (form.x if pack_x is None else pack_x.packed), (form.y if pack_y is None else pack_y.packed)
-    kernel = get_kernel(queue, source(p, form, x, y, row, splits > 1), "gemm_wgmma", TYPES, edit=activate)
     total = sum_parts(queue, p, splits) if splits > 1 else None
     job = _job(p, form, x, y, row, (slices, split, splits), 0 if pack_y is None else pack_y.step)
     tiles = -(-x.lengths[2] // row["BM"]) * -(-y.lengths[2] // row["BN"]) * p.count * splits
-    groups = min(tiles, profile_of(queue).compute_units)
-    maps, size = empty_buffer(queue, groups * MAPS), p.m * p.n * p.count
+    groups, size = min(tiles, profile_of(queue).compute_units), p.m * p.n * p.count
+    maps = empty_buffer(queue, groups * MAPS)
+    launch = program(queue, source(p, form, x, y, row, splits > 1), "gemm_wgmma", edit=activate).bind(
+        (groups * ITEMS,), (ITEMS,), maps=maps, table=maps, J=job
+    )
 
-    def run(queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Any, oc: int, oa: int, ob: int, alpha: float) -> None:
-        first, second, o1, o2 = (b.buffer, a.buffer, ob, oa) if form.swap else (a.buffer, b.buffer, oa, ob)
+    def run(c: Tensor, a: Tensor, b: Tensor, *, bias: Tensor | None = None, alpha: float = 1.0, **_: Any) -> None:
+        first, second = (b, a) if form.swap else (a, b)
         if pack_x is not None:
-            first, o1 = pack_x(queue, first, o1), 0
+            first = pack_x(first)
         if pack_y is not None:
-            second, o2 = pack_y(queue, second, o2), 0
+            second = pack_y(second)
         extra = a if bias is None else bias
-        target, start = (c.buffer, oc) if total is None else (empty_buffer(queue, 4 * splits * size), 0)
-        launch(
-            kernel, queue, (groups * ITEMS,), (ITEMS,), target, first, second, extra.buffer, maps, maps,
-            start, o1, o2, extra.offset, alpha, job,
-        )  # fmt: skip
-        if total is not None:
-            total(queue, c, target, extra, oc, alpha)
+        if total is None:
+            launch(C=c, A=first, B=second, bias=extra, alpha=alpha)
+        else:
+            part = allocate(queue, (splits * size,), FLOAT32)
+            launch(C=part, A=first, B=second, bias=extra, alpha=alpha)
+            total(C=c, part=part.buffer, bias=extra, alpha=alpha)
 
     return run
 
@@ -161,35 +155,35 @@ def source(p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], 
 
 def _job(
     p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], k: tuple[int, int, int], low: int
-) -> bytes:
-    """The kernel's record: sizes, maps and steps."""
+) -> dict[str, Any]:
+    """The fields of the kernel's record: sizes, maps and steps."""
     slices, split, splits = k
-    m, n = x.lengths[2], y.lengths[2]
-    outer, inner = batch_axes(p)
-    c_m, c0, c1 = (p.n, inner[0] * p.m * p.n, p.m * p.n) if splits > 1 else (p.c, outer[3], inner[3])
+    m, n, c = x.lengths[2], y.lengths[2], p.partial_fields if splits > 1 else p.fields
     tiles_m, tiles_n = -(-m // row["BM"]), -(-n // row["BN"])
     walks = [int(n > 1) for operand in (x, y) for n in (operand.lengths[1], operand.lengths[0])]
-    values = {
-        "m": m, "n": n, "slices": slices, "split": split, "tiles_m": tiles_m, "tiles_n": tiles_n,
-        "tiles": tiles_m * tiles_n * p.count * splits, "inner": inner[0], "parts": splits,
-        "az": walks[0], "aw": walks[1], "bz": walks[2], "bw": walks[3], "blo": low, "row_step": 1 if form.swap else c_m,
-        "col_step": c_m if form.swap else 1, "c0": c0, "c1": c1, "part_step": p.m * p.n * p.count,
+    fields = {
+        "M": m, "N": n, "slices": slices, "split": split, "tiles_m": tiles_m, "tiles_n": tiles_n,
+        "tiles": tiles_m * tiles_n * p.count * splits, "inner": c["inner"], "parts": splits,
+        "az": walks[0], "aw": walks[1], "bz": walks[2], "bw": walks[3], "blo": low,
+        "row_step": 1 if form.swap else c["c_m"], "col_step": c["c_m"] if form.swap else 1,
+        "c0": c["c0"], "c1": c["c1"], "part_step": p.m * p.n * p.count,
     }  # fmt: skip
-    return record(C_NAME[p.dtype], x, y, row, values, form.copies)
+    return record(C_NAME[p.dtype], x, y, row, fields, form.copies)
 
 
-def record(dtype: str, x: Operand, y: Operand, row: dict[str, int], values: dict[str, int], parts: int) -> bytes:
-    """A Job. y has `parts` copies behind one another."""
+def record(
+    dtype: str, x: Operand, y: Operand, row: dict[str, int], fields: dict[str, int], parts: int
+) -> dict[str, Any]:
+    """The fields of a Job, zero where `fields` has none. y has `parts` copies behind one another."""
     beside = 32 if dtype == "float" else 64  # of the other axis, where that one is in memory
     a_map = x.map_of(dtype, row["BM"] if x.along_k else beside)
     both = y._replace(lengths=(y.lengths[0] * parts, *y.lengths[1:]))
     if parts > 1:
-        both = both._replace(strides=(values["blo"] // y.lengths[0], *y.strides[1:]))
+        both = both._replace(strides=(fields["blo"] // y.lengths[0], *y.strides[1:]))
     b_map = both.map_of(dtype, row["BN"] if y.along_k else beside)
-    return JOB.pack(
-        *a_map.tolist(), *b_map.tolist(), *(values.get(name, 0) for name in INTS), *_extents(x), *_extents(y),
-        *_steps(x), *_steps(y), *(values.get(name, 0) for name in LONGS),
-    )  # fmt: skip
+    operands = {"adim": _extents(x), "bdim": _extents(y), "astep": _steps(x), "bstep": _steps(y)}
+    maps = {"amap": a_map.tolist(), "bmap": b_map.tolist()}
+    return {**maps, **operands, "unused": (0,) * 3, **dict.fromkeys(USUAL, 0), **fields}
 
 
 def _extents(operand: Operand) -> Sequence[int]:

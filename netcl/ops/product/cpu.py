@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import C_NAME, FLOAT32, INT64, NARROW, DType, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
+from netcl.kernels.program import Launch, program
 from netcl.ops.product import simple as matmul_simple
-from netcl.ops.product.problem import Product
-from netcl.runtime.cache import get_kernel
+from netcl.ops.product.problem import Product, Run
 
 MASKS = {"float": "int", "double": "long"}  # integers as wide as an element
 ACTS = {None: 0, "relu": 1, "gelu": 2, "silu": 3}
@@ -30,14 +25,10 @@ ITEMS_PER_UNIT = 4  # work-items per compute unit, so that a core that is late l
 # copy A; of a late unit, in items.
 COPY_A, COPY_B, ITEM, LIGHT, LATE = 1.0, 8.0, 8000.0, 1000.0, 0.2
 OPTIONS = ("-cl-mad-enable",)
-DIMS = struct.Struct("23q")  # Dims of matmul_cpu.cl
-TYPES = (*(None,) * 7, *(INT64,) * 5, FLOAT32, np.dtype(f"V{DIMS.size}"))
-
-Run = Callable[..., None]
 
 
 def plan(queue: Any, p: Product) -> Run:
-    """A function (queue, c, a, b, bias, offsets of c a b, alpha) that launches `p`."""
+    """What computes `p`."""
     if not is_float(p.dtype):
         return matmul_simple.plan(queue, p)
     profile = profile_of(queue)
@@ -46,31 +37,26 @@ def plan(queue: Any, p: Product) -> Run:
     mc, nc, packed = _split(p, profile, row, a_lies, b_lies)
     forms = (("A_IN_PLACE", a_lies), ("B_IN_PLACE", b_lies), ("B_PACKED", packed), ("BOTH", p.keep))
     flags = {name: 1 for name, on in forms if on}
-    source = program(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **flags)
-    kernel = get_kernel(queue, source, "gemm", TYPES, OPTIONS)
+    source = text(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **flags)
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)
-    outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]
     kstep = -(-p.k // (max(1, -(-p.k // row["KC"])) * 8)) * 8 or 8  # even blocks of the depth
-    dims = DIMS.pack(
-        p.m, p.n, p.k, *p.a, *p.b, p.c, mc, nc, inner[0], outer[1], inner[1], outer[2], inner[2], outer[3], inner[3],
-        kstep, p.accumulate, ACTS[p.activation], p.bias, p.mask, p.sums,
-    )  # fmt: skip
+    kinds = {"accumulate": p.accumulate, "act": ACTS[p.activation], "has_bias": p.bias}
+    kinds |= {"has_mask": p.mask, "row_sums": p.sums}
+    dims = {**p.fields, "mc": mc, "nc": nc, "kstep": kstep, **kinds}
+    launch = program(queue, source, "gemm", OPTIONS).bind(grid, (1, 1, 1), D=dims)
     partial = (p.count * p.m * p.n,) if p.dtype in NARROW and p.k > kstep else None
 
     pack = _pack(queue, source, p, row, kstep, dims) if packed else None
 
     def run(
-        queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, oc: int, oa: int, ob: int, alpha: float,
-        mask: Tensor | None = None, sums: Tensor | None = None,
+        c: Tensor, a: Tensor, b: Tensor, *, bias: Tensor | None = None, alpha: float = 1.0, mask: Tensor | None = None,
+        sums: Tensor | None = None,
     ) -> None:  # fmt: skip
         part = c if partial is None else allocate(queue, partial, FLOAT32)
-        if pack is not None:
-            b = pack(b, ob)
-            ob = b.offset
-        extra, mask, sums = (x if y is None else y for x, y in ((a, bias), (a, mask), (c, sums)))
+        right = b if pack is None else pack(B=b)
         launch(
-            kernel, queue, grid, (1, 1, 1), c.buffer, part.buffer, a.buffer, b.buffer, extra.buffer, mask.buffer,
-            sums.buffer, oc, oa, ob, extra.offset, mask.offset, alpha, dims,
+            C=c, part=part.buffer, A=a, B=right, bias=a if bias is None else bias, mask=a if mask is None else mask,
+            sums=(c if sums is None else sums).buffer, alpha=alpha,
         )  # fmt: skip
 
     return run
@@ -89,21 +75,12 @@ def _split(
     return (*macro_tile(*size, (not a_lies, False)), True) if packed else (mc, nc, False)
 
 
-def _pack(
-    queue: Any, source: str, p: Product, row: dict[str, int], kstep: int, dims: bytes
-) -> Callable[[Tensor, int], Tensor]:
-    """A function (b, its first element) that returns B in panels."""
-    kernel = get_kernel(queue, source, "gemm_pack", (None, None, INT64, TYPES[-1]), OPTIONS)
+def _pack(queue: Any, source: str, p: Product, row: dict[str, int], kstep: int, dims: dict[str, int]) -> Launch:
+    """A launch that copies B into panels P."""
     panel = 2 * row["VW"]
     blocks = (-(-p.n // (row["NP"] * panel)), -(-p.k // kstep))
     size = (-(-p.n // panel) * panel * blocks[1] * kstep,)
-
-    def pack(b: Tensor, first: int) -> Tensor:
-        panels = allocate(b.queue, size, p.dtype)
-        launch(kernel, b.queue, blocks, (1, 1), panels.buffer, b.buffer, first, dims)
-        return panels
-
-    return pack
+    return program(queue, source, "gemm_pack", OPTIONS).bind(blocks, (1, 1), {"P": (size, p.dtype)}, D=dims)
 
 
 def in_place(p: Product, row: dict[str, int]) -> tuple[bool, bool]:
@@ -126,7 +103,7 @@ def sizes(profile: DeviceProfile, dtype: DType) -> dict[str, int]:
     return row | {"KC": row["KC"] // wide, "VW": row["VW"] // wide}
 
 
-def program(profile: DeviceProfile, *files: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
+def text(profile: DeviceProfile, *files: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
     """The text of panel_cpu.cl and `files` for a storage type, with the activations when there is an epilogue."""
     element = C_NAME[compute_dtype(dtype)]
     defines |= sizes(profile, dtype)

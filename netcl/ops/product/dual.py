@@ -12,21 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import INT64, is_float
+from netcl.core.dtypes import is_float
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels.plans import remember
+from netcl.kernels.program import program
 from netcl.kernels.tiling import LAUNCH, Tiling, cut_together, depth_of
 from netcl.ops.nvidia import probe
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.problem import Product, describe
-from netcl.runtime.cache import get_kernel
 
-TYPES = (*(None,) * 10, *(INT64,) * 6, matmul_gpu.RECORD, matmul_gpu.RECORD)
-Run = Callable[..., None]
+Run = Callable[..., None]  # of two tasks
 
 
 class Factors(NamedTuple):
@@ -49,6 +47,7 @@ class Factors(NamedTuple):
 
 
 Result = tuple[Tensor, Tensor | None]  # the product, the sums
+Task = tuple[Factors, Tensor, Tensor | None]  # with both
 
 
 def may_share(queue: Any) -> bool:
@@ -75,7 +74,7 @@ def gemm_pair(one: Factors, two: Factors) -> tuple[Result, Result] | None:
         )
         for f in (one, two)
     ]
-    run(queue, (one, *made[0]), (two, *made[1]))
+    run((one, *made[0]), (two, *made[1]))
     return made[0], made[1]
 
 
@@ -92,7 +91,7 @@ def _plan(queue: Any, one: Factors, two: Factors) -> Run:
     if p.k >= q.k:
         return _launcher(queue, p, q, tiling)
     swapped = _launcher(queue, q, p, tiling)  # groups that take long start first
-    return lambda queue, x, y: swapped(queue, y, x)
+    return lambda x, y: swapped(y, x)
 
 
 def _product(f: Factors) -> Product:
@@ -122,19 +121,20 @@ def _source(p: Product, q: Product, row: dict[str, int]) -> str:
 
 def _launcher(queue: Any, p: Product, q: Product, tiling: Tiling) -> Run:
     row = tiling.row
-    kernel = get_kernel(queue, _source(p, q, row), "gemm_pair", TYPES, matmul_gpu.OPTIONS)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"]) * row.get("SL", 1)
     grids = [(-(-x.m // row["BM"]), -(-x.n // row["BN"])) for x in (p, q)]
     depths = [depth_of(x.k, 1, row["BK"] * row.get("SL", 1)) for x in (p, q)]
-    dims = [matmul_gpu.dims_of(x, *grid, 1, depth) for x, grid, depth in zip((p, q), grids, depths, strict=True)]
+    d1, d2 = (matmul_gpu.dims_of(x, *grid, 1, depth) for x, grid, depth in zip((p, q), grids, depths, strict=True))
     size = (sum(m * n for m, n in grids) * items,)
+    launch = program(queue, _source(p, q, row), "gemm_pair", matmul_gpu.OPTIONS).bind(size, (items,), D1=d1, D2=d2)
 
-    def run(queue: Any, *tasks: tuple[Factors, Tensor, Tensor | None]) -> None:
-        buffers, offsets = list[Any](), list[int]()
-        for (a, b, mask, _), c, sums in tasks:
-            y = a if mask is None else mask
-            buffers += [c.buffer, a.buffer, b.buffer, y.buffer, (c if sums is None else sums).buffer]
-            offsets += [a.offset, b.offset, y.offset]
-        launch(kernel, queue, size, (items,), *buffers, *offsets, *dims)
+    def run(first: Task, second: Task) -> None:
+        (one, c1, s1), (two, c2, s2) = first, second
+        launch(
+            c1=c1.buffer, a1=one.a, b1=one.b, y1=one.a if one.mask is None else one.mask,
+            sums1=(c1 if s1 is None else s1).buffer,
+            c2=c2.buffer, a2=two.a, b2=two.b, y2=two.a if two.mask is None else two.mask,
+            sums2=(c2 if s2 is None else s2).buffer,
+        )  # fmt: skip
 
     return run

@@ -6,31 +6,23 @@ that cannot compute the product or fails to build leaves it to the next one.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32, FLOAT64, INT64, DType, compute_dtype, is_float
+from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32, FLOAT64, DType, compute_dtype, is_float
 from netcl.core.errors import NetclError
-from netcl.core.memory import empty_buffer
-from netcl.core.tensor import Tensor
+from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
+from netcl.kernels.program import program
 from netcl.kernels.tiling import Tiling, cut, depth_of
 from netcl.ops.nvidia import mma, probe, wgmma
 from netcl.ops.nvidia.precision import matmul_precision
 from netcl.ops.product import simple as matmul_simple
-from netcl.ops.product.problem import Product
-from netcl.ops.product.split_k import batch_axes, ending, sum_parts
-from netcl.runtime.cache import get_kernel
+from netcl.ops.product.problem import Product, Run
+from netcl.ops.product.split_k import ending, sum_parts
 
 OPTIONS = ("-cl-mad-enable",)
-DIMS = struct.Struct("15q6i")  # Dims of matmul_gpu.cl
-RECORD = np.dtype(f"V{DIMS.size}")
-GEMM = (*(None,) * 4, *(INT64,) * 4, FLOAT32, RECORD)
 SIZES = ("", "_medium", "_narrow", "_small", "_sliced", "_thin", "_flat", "_tall")
 PORTABLE = tuple(f"matmul_gpu{size}" for size in SIZES)
 ROWS = {
@@ -39,12 +31,11 @@ ROWS = {
     FLOAT16: PORTABLE,
     BFLOAT16: PORTABLE,
 }
-Run = Callable[..., None]
 Route = tuple[str, Tiling, Callable[[Any, "Product", Tiling], Run]]  # family, tiling, function that makes the plan
 
 
 def plan(queue: Any, p: Product) -> Run:
-    """A function (queue, c, a, b, bias, offsets of c a b, alpha, mask, sums) that launches `p`."""
+    """What computes `p`."""
     if not is_float(p.dtype):
         return matmul_simple.plan(queue, p)
     profile = profile_of(queue)
@@ -96,44 +87,40 @@ def _portable_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     slices = row.get("SL", 1)
     depth = depth_of(p.k, splits, row["BK"] * slices)
     splits = max(1, -(-p.k // depth)) if depth else 1
-    kernel, total = _kernel(queue, p, row, splits > 1), sum_parts(queue, p, splits) if splits > 1 else None
     tiles_m, tiles_n = -(-p.m // row["BM"]), -(-p.n // row["BN"])
     items, size = row["BM"] // row["RM"] * (row["BN"] // row["RN"]) * slices, p.m * p.n * p.count
-    grid = (tiles_m * tiles_n * items, p.count * splits)
-    dims = dims_of(p, tiles_m, tiles_n, splits, depth)
-    products = splits * size
-    workspace = (products + splits * p.m * p.sums) * compute_dtype(p.dtype).itemsize
+    launch = program(queue, _source(p, row, splits > 1), "gemm", OPTIONS).bind(
+        (tiles_m * tiles_n * items, p.count * splits), (items, 1), D=dims_of(p, tiles_m, tiles_n, splits, depth)
+    )
+    total = sum_parts(queue, p, splits) if splits > 1 else None
+    compute, products = compute_dtype(p.dtype), splits * size
+    workspace = (products + splits * p.m * p.sums,)
 
     def run(
-        queue: Any, c: Tensor, a: Tensor, b: Tensor, bias: Any, oc: int, oa: int, ob: int, alpha: float,
-        mask: Tensor | None = None, sums: Tensor | None = None,
+        c: Tensor, a: Tensor, b: Tensor, *, bias: Tensor | None = None, alpha: float = 1.0, mask: Tensor | None = None,
+        sums: Tensor | None = None,
     ) -> None:  # fmt: skip
-        extra = a if bias is None else bias
-        target, start = (c.buffer, oc) if total is None else (empty_buffer(queue, workspace), 0)
-        more: tuple[Any, ...] = () if mask is None else (mask.buffer, mask.offset)
-        if sums is not None:
-            more += (sums.buffer, 0) if total is None else (target, products)
-        launch(
-            kernel, queue, grid, (items, 1), target, a.buffer, b.buffer, extra.buffer,
-            start, oa, ob, extra.offset, alpha, dims, *more,
-        )  # fmt: skip
-        if total is not None:
-            total(queue, c, target, extra, oc, alpha, sums)
+        bias, mask = a if bias is None else bias, a if mask is None else mask
+        if total is None:
+            launch(C=c, A=a, B=b, bias=bias, mask=mask, sums=c if sums is None else sums, alpha=alpha)
+            return
+        part = allocate(queue, workspace, compute)
+        rows = part if sums is None else Tensor(part.buffer, (splits, p.m), (p.m, 1), products, compute, queue)
+        launch(C=part, A=a, B=b, bias=bias, mask=mask, sums=rows, alpha=alpha)
+        more = {} if sums is None else {"sums": sums.buffer}
+        total(C=c, part=part.buffer, bias=bias, alpha=alpha, **more)
 
     return run
 
 
-def dims_of(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> bytes:
-    """`p` as the kernel reads it."""
-    outer, inner = batch_axes(p)
-    c0, c1, c_m = (inner[0] * p.m * p.n, p.m * p.n, p.n) if splits > 1 else (outer[3], inner[3], p.c)
-    return DIMS.pack(
-        p.m, p.n, p.k, *p.a, *p.b, c_m, outer[1], inner[1], outer[2], inner[2], c0, c1, p.m * p.n * p.count,
-        inner[0], tiles_m, tiles_n, splits, depth, tiles_m * tiles_n * p.count * splits,
-    )  # fmt: skip
+def dims_of(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> dict[str, int]:
+    """The fields of Dims of matmul_gpu.cl."""
+    tiles = {"tiles_m": tiles_m, "tiles_n": tiles_n, "groups": tiles_m * tiles_n * p.count * splits}
+    fields = p.partial_fields if splits > 1 else p.fields
+    return {**fields, **tiles, "parts": splits, "split": depth, "part_step": p.m * p.n * p.count}
 
 
-def _kernel(queue: Any, p: Product, row: dict[str, int], partial: bool) -> Any:
+def _source(p: Product, row: dict[str, int], partial: bool) -> str:
     defines, preamble = forms(p, partial), ""
     element = C_NAME[compute_dtype(p.dtype)]
     if partial or p.wide:
@@ -144,8 +131,7 @@ def _kernel(queue: Any, p: Product, row: dict[str, int], partial: bool) -> Any:
         preamble, more = ending(p, element)
         defines |= more
     defines = {**common(p.dtype, row, p), **defines}
-    source = sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)
-    return get_kernel(queue, source, "gemm", (*GEMM, *(None, INT64) * (p.mask + p.sums)), OPTIONS)
+    return sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)
 
 
 def common(dtype: DType, row: dict[str, int], *products: Product) -> dict[str, Any]:

@@ -118,5 +118,5 @@ def _product(a: Tensor, b: Tensor, mask: Tensor | None, sums: Tensor | None) -> 
         product = describe(a, b, out, None, False, False)[0][1]
         starts = (start, *product.starts[1:])
         run = plans[key] = plan_of(queue, replace(product, starts=starts, mask=mask is not None, sums=sums is not None))
-    run(queue, out, a, b, None, out.offset, a.offset, b.offset, 1.0, mask, sums)
+    run(out, a, b, mask=mask, sums=sums)
     return out

@@ -18,7 +18,7 @@
 
 // Sizes, strides in elements, batch strides, and the size of a macro tile. z = z0 * inner + z1 is the batch index.
 typedef struct {
-    long M, N, K, sam, sak, sbk, sbn, scm, mc, nc, inner, a0, a1, b0, b1, c0, c1, kstep, accumulate, act, has_bias, has_mask, row_sums;
+    long M, N, K, a_m, a_k, b_k, b_n, c_m, mc, nc, inner, a0, a1, b0, b1, c0, c1, kstep, accumulate, act, has_bias, has_mask, row_sums;
 } Dims;
 
 // Zero the elements of a copied block whose mask is not positive.
@@ -48,11 +48,11 @@ static inline void sum_rows(__global S* sums, __local const E* d, int rows, int 
 // Launch: global = (ceil(N / (NP * NR)), ceil(K / kstep)), local = (1, 1).
 #define WIDE(N) (((N) + NR - 1) / NR * (long)NR)
 #ifdef B_PACKED
-__kernel void gemm_pack(__global E* restrict P, __global const S* restrict B, long ob, const Dims D) {
+__kernel void gemm_pack(__global E* restrict P, __global const S* restrict B, long oB, const Dims D) {
     __local E Bp[NP * KC * NR];
     long nb = get_global_id(0) * (NP * NR), kb = get_global_id(1) * D.kstep;
     int ne = min(nb + NP * NR, D.N) - nb, kc = min(D.kstep, D.K - kb);
-    copy_panels(Bp, B + ob + kb * D.sbk + nb * D.sbn, kc, ne, D.sbk, D.sbn);
+    copy_panels(Bp, B + oB + kb * D.b_k + nb * D.b_n, kc, ne, D.b_k, D.b_n);
     for (int n = 0; n < ne; n += NR) {
         __local const E* s = Bp + n * KC;
         __global E* d = P + kb * WIDE(D.N) + (nb + n) * D.kstep;
@@ -63,7 +63,7 @@ __kernel void gemm_pack(__global E* restrict P, __global const S* restrict B, lo
 
 __kernel void gemm(__global S* restrict C, __global E* restrict part, __global const S* restrict A,
                    __global const S* restrict B, __global const S* restrict bias, __global const S* restrict mask,
-                   __global S* restrict sums, long oc, long oa, long ob, long obias, long omask, float alpha,
+                   __global S* restrict sums, long oC, long oA, long oB, long obias, long omask, float alpha,
                    const Dims D) {
 #ifndef A_IN_PLACE
     __local E Ap[MC * LDA];
@@ -74,22 +74,22 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
     int m0 = get_global_id(0) * D.mc, n0 = get_global_id(1) * D.nc, z = get_global_id(2), M = D.M, N = D.N, K = D.K;
     int m1 = min(m0 + (int)D.mc, M), n1 = min(n0 + (int)D.nc, N);
     long z0 = z / D.inner, z1 = z % D.inner;
-    A += oa + z0 * D.a0 + z1 * D.a1;
-    B += ob + z0 * D.b0 + z1 * D.b1;
+    A += oA + z0 * D.a0 + z1 * D.a1;
+    B += oB + z0 * D.b0 + z1 * D.b1;
 #ifdef BOTH
-    __global const S* start = C + oc;
+    __global const S* start = C + oC;
 #endif
-    C += oc + z0 * D.c0 + z1 * D.c1;
+    C += oC + z0 * D.c0 + z1 * D.c1;
     for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
         int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
 #ifdef A_IN_PLACE
-        __global const E* block = A + m0 * D.sam + kb;
-        const long lda = D.sam;
+        __global const E* block = A + m0 * D.a_m + kb;
+        const long lda = D.a_m;
 #else
         __local const E* block = Ap;
         const long lda = LDA;
-        copy_block(Ap, LDA, A + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
-        if (D.has_mask) mask_block(Ap, mask + omask + m0 * D.sam + kb * D.sak, m1 - m0, kc, D.sam, D.sak);
+        copy_block(Ap, LDA, A + m0 * D.a_m + kb * D.a_k, m1 - m0, kc, D.a_m, D.a_k);
+        if (D.has_mask) mask_block(Ap, mask + omask + m0 * D.a_m + kb * D.a_k, m1 - m0, kc, D.a_m, D.a_k);
         if (D.row_sums && n0 == 0) sum_rows(sums + m0, Ap, m1 - m0, kc, kb == 0);
 #endif
         for (int nb = n0; nb < n1; nb += NP * NR) {
@@ -98,26 +98,26 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
             __global const E* panel = B + kb * WIDE(N) + nb * D.kstep;
             const long across = D.kstep, ldb = NR;
 #elif defined(B_IN_PLACE)
-            __global const E* panel = B + kb * D.sbk + nb;
-            const long across = 1, ldb = D.sbk;  // of elements between panels, and between rows
+            __global const E* panel = B + kb * D.b_k + nb;
+            const long across = 1, ldb = D.b_k;  // of elements between panels, and between rows
 #else
             __local const E* panel = Bp;
             const long across = KC, ldb = NR;
-            copy_panels(Bp, B + kb * D.sbk + nb * D.sbn, kc, ne - nb, D.sbk, D.sbn);
+            copy_panels(Bp, B + kb * D.b_k + nb * D.b_n, kc, ne - nb, D.b_k, D.b_n);
 #endif
             for (int m = m0, step; m < m1; m += step) {
                 step = tile_rows(m1 - m);
                 for (int n = nb; n < ne; n += NR) {
                     E t[MR * NR];
                     int rows = min(step, m1 - m), cols = min(NR, n1 - n), whole = rows == step && cols == NR;
-                    __global S* c = C + m * D.scm + n;
+                    __global S* c = C + m * D.c_m + n;
 #ifdef NARROW
                     __global E* w = part + ((long)z * M + m) * N + n;
                     long ld = N;
                     whole = whole && !last && (kb > 0 || !D.accumulate);
 #else
                     __global E* w = c;
-                    long ld = D.scm;
+                    long ld = D.c_m;
 #endif
 #ifdef EPILOGUE
                     whole = whole && !last;
@@ -125,7 +125,7 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
                     micro(step, t, block + (m - m0) * lda, lda, panel + (n - nb) * across, ldb, kc, (E)alpha, whole ? w : 0, ld,
                           kb > 0 || D.accumulate);
                     if (whole) continue;
-                    for (int i = 0; i < rows; i++, w += ld, c += D.scm) {
+                    for (int i = 0; i < rows; i++, w += ld, c += D.c_m) {
                         E* u = t + i * NR;
                         if (kb > 0) add_part(u, w, cols);
                         else if (D.accumulate) add_row(u, c, cols);

@@ -5,8 +5,8 @@
 //
 //   A_VEC, B_VEC 4: four elements per load; the axis in memory, the other strides and the start are multiples of 4.
 //   A_ALONG_K, B_ALONG_K: which axis runs along memory (neither may, for general strides; then A_VEC, B_VEC are 1).
-//   PARTIAL: k is divided among `parts` groups per tile; they leave plain sums, which matmul_parts.cl adds up.
-//   MASK: A counts only where Y, laid out like A, is positive (the gradient of relu by its output; NaN stays NaN).
+//   PARTIAL: k is divided among `parts` groups per tile; they leave plain sums, which split_k.cl adds up.
+//   MASK: A counts only where `mask`, laid out like A, is positive (the gradient of relu by its output; NaN stays NaN).
 //   SL: a group has so many slices of WG items, which share k among them and add up in local memory: for few tiles.
 //   SUMS: the groups of the first column also write the sums of A's rows over their part of k.
 //   PRODUCT: instead of a kernel, a function of this name for pair_gpu.cl, which has this file twice with other defines.
@@ -40,7 +40,7 @@ typedef struct {
 #ifdef MASK
 #define FETCH_A() \
     FETCH(a_next, A, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K) \
-    FETCH(y_next, Y, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K) \
+    FETCH(y_next, mask, D.a_m, D.a_k, m0, D.M, BM, A_VEC, A_ALONG_K) \
     _Pragma("unroll") for (int i = 0; i < COUNT(BM, A_VEC); i++) \
         a_next[i] = y_next[i] > 0 ? a_next[i] : y_next[i] - y_next[i];   // Mesa would take 0 * y for 0
 #else
@@ -52,15 +52,8 @@ static inline void PRODUCT(__local E* tiles, const int tile, const int zp,
 #else
 __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
 #endif
-    __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oc, long oa, long ob, long obias,
-    float alpha, const Dims D
-#if defined(MASK) || defined(PRODUCT)
-    , __global const S* Y, long oy
-#endif
-#if defined(SUMS) || defined(PRODUCT)
-    , __global OUT* sums, long osums
-#endif
-    ) {
+    __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, __global const S* mask,
+    __global OUT* sums, long oC, long oA, long oB, long obias, long omask, long osums, float alpha, const Dims D) {
 #ifndef PRODUCT
     __local __attribute__((aligned(64))) E tiles[ROOM];
     const int tile = get_group_id(0), zp = get_group_id(1);
@@ -73,8 +66,8 @@ __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
     PLACE_ITEM();
     const int share = D.split / SL, end = min((long)(part + 1) * D.split, D.K);
     const int steps = (min(share, end - part * D.split) + BK - 1) / BK;    // of the first slice, and so of all
-    A += oa + z / D.inner * D.a0 + z % D.inner * D.a1;
-    B += ob + z / D.inner * D.b0 + z % D.inner * D.b1;
+    A += oA + z / D.inner * D.a0 + z % D.inner * D.a1;
+    B += oB + z / D.inner * D.b0 + z % D.inner * D.b1;
     E c[RM][RN];
     E4 a_next[COUNT(BM, A_VEC)], b_next[COUNT(BN, B_VEC)];
     CLEAR()
@@ -84,7 +77,7 @@ __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
     B += k0 * D.b_k;
 #ifdef MASK
     E4 y_next[COUNT(BM, A_VEC)];
-    Y += oy + z / D.inner * D.a0 + z % D.inner * D.a1 + k0 * D.a_k;
+    mask += omask + z / D.inner * D.a0 + z % D.inner * D.a1 + k0 * D.a_k;
 #endif
 #ifdef SUMS
     E row[(BM + WG - 1) / WG] = {0};
@@ -101,7 +94,7 @@ __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
             A += BK * D.a_k;
             B += BK * D.b_k;
 #ifdef MASK
-            Y += BK * D.a_k;
+            mask += BK * D.a_k;
 #endif
             FETCH_A()
             FETCH(b_next, B, D.b_n, D.b_k, n0, D.N, BN, B_VEC, B_ALONG_K)
@@ -147,7 +140,7 @@ __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm(
 #endif
     }
 #endif
-    C += oc + z / D.inner * D.c0 + z % D.inner * D.c1 + part * D.part_step;
+    C += oC + z / D.inner * D.c0 + z % D.inner * D.c1 + part * D.part_step;
 #pragma unroll
     for (int i = 0; i < RM; i++) {
         const int m = m0 + ROW(i);

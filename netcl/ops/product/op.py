@@ -19,7 +19,7 @@ from netcl.ops.nvidia import probe
 from netcl.ops.product import cpu as matmul_cpu
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.host import numpy_gemm
-from netcl.ops.product.problem import ACTIVATIONS, Product, describe
+from netcl.ops.product.problem import ACTIVATIONS, Product, Run, describe
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -112,10 +112,9 @@ def gemm(
     found = a.queue.netcl_state.plans.get(key)
     if found is None:
         return _first(key, a, b, out, bias, activation, alpha, accumulate)
-    shape, plan = found
+    shape, run = found
     target = allocate(a.queue, shape, a.dtype) if out is None else out
-    for (oa, ob, oc), run in plan:
-        run(a.queue, target, a, b, bias, target.offset + oc, a.offset + oa, b.offset + ob, alpha)
+    run(target, a, b, bias=bias, alpha=alpha)
     return target
 
 
@@ -155,7 +154,7 @@ def gemm_keeping(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> 
         _check_operands(a, b, bias)
         product = describe(a, b, y, activation, bias is not None, False)[0][1]
         run = plans[key] = plan_of(queue, replace(product, keep=True))
-    run(queue, y, a, b, bias, 0, a.offset, b.offset, 1.0, None, z)
+    run(y, a, b, bias=bias, sums=z)
     return y, z
 
 
@@ -187,8 +186,8 @@ def _first(
         return gemm(cast(a, out.dtype), cast(b, out.dtype), out, alpha=alpha)
     target = allocate(a.queue, shape, a.dtype) if out is None else out
     products = describe(a, b, target, activation, bias is not None, accumulate)
-    plan = [(offsets, plan_of(a.queue, product)) for offsets, product in products]
-    a.queue.netcl_state.plans[key] = shape, plan
+    launches = [(offsets, plan_of(a.queue, product)) for offsets, product in products]
+    a.queue.netcl_state.plans[key] = shape, launches[0][1] if len(launches) == 1 else _in_turn(launches)
     return gemm(a, b, target if out is not None else None, bias, activation, alpha, accumulate)
 
 
@@ -216,8 +215,22 @@ def _check_wide(a: Tensor, out: Tensor, epilogue: bool) -> None:
         )
 
 
-def plan_of(queue: Any, p: Product) -> Any:
-    """How the kernels for the device of `queue` compute `p`: a function that launches it."""
+def _in_turn(launches: list[tuple[tuple[int, int, int], Run]]) -> Run:
+    """What computes a product whose batch has more than two axes: a launch for each (first elements of a, b and c)."""
+
+    def run(c: Tensor, a: Tensor, b: Tensor, **more: Any) -> None:
+        for offsets, one in launches:
+            a1, b1, c1 = (
+                Tensor(t.buffer, t.shape, t.strides, t.offset + at, t.dtype, t.queue)
+                for t, at in zip((a, b, c), offsets, strict=True)
+            )
+            one(c1, a1, b1, **more)
+
+    return run
+
+
+def plan_of(queue: Any, p: Product) -> Run:
+    """How the kernels for the device of `queue` compute `p`."""
     return (matmul_cpu if profile_of(queue).kind == "cpu" else matmul_gpu).plan(queue, p)
 
 

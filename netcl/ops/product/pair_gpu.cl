@@ -10,7 +10,7 @@ __kernel __attribute__((reqd_work_group_size(SL * WG, 1, 1))) void gemm_pair(
     __local __attribute__((aligned(64))) E tiles[ROOM];
     const int group = get_group_id(0);
     if (group < D1.groups)
-        first(tiles, group, 0, c1, a1, b1, a1, 0, oa1, ob1, 0, 1.0f, D1, y1, oy1, sums1, 0);
+        first(tiles, group, 0, c1, a1, b1, a1, y1, sums1, 0, oa1, ob1, 0, oy1, 0, 1.0f, D1);
     else
-        second(tiles, group - D1.groups, 0, c2, a2, b2, a2, 0, oa2, ob2, 0, 1.0f, D2, y2, oy2, sums2, 0);
+        second(tiles, group - D1.groups, 0, c2, a2, b2, a2, y2, sums2, 0, oa2, ob2, 0, oy2, 0, 1.0f, D2);
 }

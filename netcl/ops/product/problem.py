@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from netcl.core import layout
 from netcl.core.dtypes import DType
@@ -14,6 +15,22 @@ ACTIVATIONS = ("relu", "gelu", "silu")  # what an epilogue can apply, by the nam
 
 
 assert all(name in primitives.TABLE for name in ACTIVATIONS)
+
+
+class Run(Protocol):
+    """What computes a planned product: C = activation(alpha A B + bias), with what the plan asks for besides."""
+
+    def __call__(
+        self,
+        c: Tensor,
+        a: Tensor,
+        b: Tensor,
+        *,
+        bias: Tensor | None = None,
+        alpha: float = 1.0,
+        mask: Tensor | None = None,
+        sums: Tensor | None = None,
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,38 @@ class Product:
     sums: bool = False  # the sums of A's rows come out as well
     wide: bool = False  # C is of the compute type: float where A and B are half (on GPUs, without a bias)
     keep: bool = False  # what goes into the activation comes out as well, laid out like C (on CPU devices)
+
+    @property
+    def axes(self) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+        """The outer and the inner batch axis as (length, stride of A, of B, of C); those missing have one matrix."""
+        outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *self.batch)[-2:]
+        return outer, inner
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Strides of the batch axes, the outer first, and the length of the inner one, as records name them."""
+        outer, inner = self.axes
+        steps = {f"{name}{axis}": x[i] for i, name in enumerate("abc", 1) for axis, x in enumerate((outer, inner))}
+        return {"inner": inner[0], **steps}
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """Sizes and strides as the records of kernels for any device name them."""
+        names = ("M", "N", "K", "a_m", "a_k", "b_k", "b_n", "c_m")
+        return {**dict(zip(names, (self.m, self.n, self.k, *self.a, *self.b, self.c))), **self.steps}
+
+    @property
+    def partial_fields(self) -> dict[str, int]:
+        """`fields` with a contiguous C, as parts of a product whose k is divided have it."""
+        inner = self.axes[1][0]
+        return {**self.fields, "c_m": self.n, "c0": inner * self.m * self.n, "c1": self.m * self.n}
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether C is, with its batch axes."""
+        (outer, *_, c0), (inner, *_, c1) = self.axes
+        size = self.m * self.n
+        return (self.m == 1 or self.c == self.n) and (inner == 1 or c1 == size) and (outer == 1 or c0 == inner * size)
 
     @property
     def count(self) -> int:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, FLOAT32, INT64, compute_dtype
+from netcl.core.dtypes import C_NAME, DType, compute_dtype
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, program
 from netcl.ops.product.problem import Product
-from netcl.runtime.cache import get_kernel
 
-PARTS = struct.Struct("6q4i")  # Parts of matmul_parts.cl
-TYPES = (*(None,) * 3, *(INT64,) * 3, FLOAT32, np.dtype(f"V{PARTS.size}"))
-GROUP = 256
+GROUP = 256  # work-items that add parts together
+LANES = 32  # neighbouring elements of a group, where there are many parts
 
 
 def epilogue(bias: bool, activation: str | None, element: str) -> tuple[str, dict[str, int | str]]:
@@ -35,32 +30,35 @@ def ending(p: Product, element: str) -> tuple[str, dict[str, int | str]]:
     return ("", {"ACCUMULATE": 1}) if p.accumulate else epilogue(p.bias, p.activation, element)
 
 
-def batch_axes(p: Product) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
-    """The outer and the inner batch axis as (length, stride of A, of B, of C)."""
-    outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *p.batch)[-2:]
-    return outer, inner
+def sum_parts(queue: Any, p: Product, splits: int) -> Launch:
+    """A launch of C, part, bias and alpha (and `sums` of A's rows, where `p` asks for them) that finishes `p`.
 
-
-def sum_parts(queue: Any, p: Product, splits: int) -> Callable[..., None]:
-    """A function (queue, c, parts, bias, offset of c, alpha, sums of A's rows) that finishes `p` from its parts.
-
-    Those are (splits, batch, M, N) sums and, where `p` asks for them, (splits, M) sums of A's rows.
+    `part` is memory with (splits, batch, M, N) sums and, where `p` asks for them, (splits, M) sums of A's rows.
     """
-    element = C_NAME[compute_dtype(p.dtype)]
-    preamble, defines = epilogue(p.bias, p.activation, element)
-    defines |= {"SUMS": 1} if p.sums else {}
-    storage = element if p.wide else C_NAME[p.dtype]
-    source = sources.load("matmul_parts.cl", preamble=preamble, S=storage, E=element, **defines)
-    kernel = get_kernel(queue, source, "matmul_parts", (*TYPES, None) if p.sums else TYPES)
-    size, group = p.m * p.n * p.count, profile_of(queue).group(GROUP)
+    storage = compute_dtype(p.dtype) if p.wide else p.dtype
+    return _launch(queue, p, splits, storage, compute_dtype(p.dtype), profile_of(queue).group(GROUP))
+
+
+def add_parts(dw: Tensor, part: Tensor, parts: int) -> None:
+    """dw = the sum of the `parts` arrays of dw's size in `part`; dw is contiguous."""
+    queue, size = dw.queue, dw.size
+    key = ("split_k", size, parts, dw.dtype, part.dtype)
+    flat = Product(1, size, 0, (0, 0), (0, 0), size, (), dw.dtype)
+    add = remember(queue, key, lambda: _launch(queue, flat, parts, dw.dtype, part.dtype, LANES))
+    add(C=dw, part=part.buffer, bias=dw, alpha=1.0)
+
+
+def _launch(queue: Any, p: Product, parts: int, storage: DType, compute: DType, lanes: int) -> Launch:
+    """A launch of split_k.cl whose groups add `lanes` elements."""
+    preamble, defines = epilogue(p.bias, p.activation, C_NAME[compute])
+    group, steps, size = profile_of(queue).group(GROUP), p.steps, p.m * p.n * p.count
+    lanes = min(lanes, group)
+    slices = group // lanes
+    flags = {"SUMS": p.sums, "FLAT": p.contiguous}
+    defines |= {"LANES": lanes, "SLICES": slices, **{name: 1 for name, on in flags.items() if on}}
+    source = sources.load("split_k.cl", preamble=preamble, S=C_NAME[storage], E=C_NAME[compute], **defines)
+    fields = {"M": p.m, "N": p.n, "step": size, "c_m": p.c, **{name: steps[name] for name in ("c0", "c1", "inner")}}
     items = size + p.m if p.sums else size
-    grid, (outer, inner) = (-(-items // group) * group,), batch_axes(p)
-    record = PARTS.pack(p.m, p.n, size, p.c, outer[3], inner[3], inner[0], splits, p.accumulate, 0)
-
-    def run(
-        queue: Any, c: Tensor, part: Any, bias: Tensor, oc: int, alpha: float, sums: Tensor | None = None
-    ) -> None:  # fmt: skip
-        more = () if sums is None else (sums.buffer,)
-        launch(kernel, queue, grid, (group,), c.buffer, part, bias.buffer, oc, bias.offset, size, alpha, record, *more)
-
-    return run
+    fields |= {"parts": parts, "accumulate": p.accumulate}
+    grid, group = -(-items // lanes) * lanes * slices, lanes * slices
+    return program(queue, source, "split_k").bind((grid,), (group,), P=fields)
