@@ -19,11 +19,11 @@ typedef struct {
     long xn, xc, xh, xw, image, row;    // steps of x; of columns from image to image and from row to row
     int channels, C, H, W, KH, KW;      // channels of all groups and of one
     int sy, sx, py, px, dy, dx;
-    int Wo, P, rows, unused;            // output row and pixels; rows of columns per group, the last of ones or C * KH * KW
+    int Wo, P, rows;            // output row and pixels; rows of columns per group, the last of ones or C * KH * KW
 } Columns;
 
 // Launch: local (WG, 1, 1), global (groups of WG * EACH pixels, channels * KH and, for rows of ones, groups, images).
-__kernel void conv_columns(__global WORD* to, __global const WORD* X, long oto, long ox, const Columns D) {
+__kernel void conv_columns(__global WORD* to, __global const WORD* X, long oto, long oX, const Columns D) {
     const int wg = get_local_size(0), p0 = get_group_id(0) * wg * EACH + get_local_id(0), line = get_global_id(1);
     const int channel = line / D.KH, u = line - channel * D.KH, g = channel / D.C, n = get_global_id(2);
     to += oto + n * D.image;
@@ -33,7 +33,7 @@ __kernel void conv_columns(__global WORD* to, __global const WORD* X, long oto, 
         return;
     }
     to += (g * D.rows + ((channel - g * D.C) * D.KH + u) * D.KW) * D.row;
-    X += ox + n * D.xn + channel * D.xc;
+    X += oX + n * D.xn + channel * D.xc;
     int column[EACH];
     long at[EACH];
 #pragma unroll
@@ -60,7 +60,7 @@ typedef struct {
 
 // first: the first tap that reaches rows (then columns) of each residue modulo the stride. dX is contiguous.
 // Launch: (H * W rounded up to whole groups, channels, images).
-__kernel void conv_gather(__global S* dX, __global const E* P, __global const int* first, long od, const Gather D) {
+__kernel void conv_gather(__global S* dX, __global const E* P, __global const int* first, long odX, const Gather D) {
     const int q = get_global_id(0), c = get_global_id(1), n = get_global_id(2);
     if (q >= D.H * D.W) return;
     const int y = q / D.W, a = y + D.py, b = q - y * D.W + D.px;
@@ -72,5 +72,5 @@ __kernel void conv_gather(__global S* dX, __global const E* P, __global const in
         for (int v = v0, j = j0; v < D.KW; v += D.step_x, j -= D.reach_x)
             if ((uint)j < (uint)D.Wo) sum += P[(u * D.KW + v) * D.row + i * D.Wo + j];
     }
-    STORE(dX, od + ((long)n * get_global_size(1) + c) * D.H * D.W + q, sum);
+    STORE(dX, odX + ((long)n * get_global_size(1) + c) * D.H * D.W + q, sum);
 }

@@ -29,16 +29,16 @@ static inline void put_pixels(__global S* y, const E* u, const long* at, int cou
 // Forward. Launch: global = (ceil(M / mc), ceil(Q / nc), groups). Y has any strides; weights are (groups, M, K).
 // Blocks of X go to Bp, blocks of the weights to Ap; with narrow storage and K > kstep sums wait in `part` (groups, M, Q).
 __kernel void conv(__global S* restrict Y, __global E* restrict part, __global const S* restrict X,
-                   __global const S* restrict Wt, __global const S* restrict bias, long oy, long ox, long ow, long ob,
+                   __global const S* restrict Wt, __global const S* restrict bias, long oY, long oX, long oWt, long obias,
                    const Dims D) {
     __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int M = D.M, K = D.K, g = get_global_id(2), m0 = get_global_id(0) * D.mc, m1 = min(m0 + (int)D.mc, M);
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q);
     int Wo = D.Wo, P = D.Ho * Wo;
     int rows_are_joined = D.yw == 1 && D.yh == D.Wo;
-    Y += oy + g * M * D.yc;
-    X += ox + g * D.C * D.xc;
-    Wt += ow + (long)g * M * K;
+    Y += oY + g * M * D.yc;
+    X += oX + g * D.C * D.xc;
+    Wt += oWt + (long)g * M * K;
     for (int kb = 0; kb == 0 || kb < K; kb += D.kstep) {
         int kc = min((int)D.kstep, K - kb), last = kb + D.kstep >= K;
         copy_block(Ap, LDA, Wt + (long)m0 * K + kb, m1 - m0, kc, K, 1);
@@ -88,7 +88,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
 #endif
 #ifdef EPILOGUE
                         if (last) {
-                            E b = D.has_bias ? (E)LOAD(bias, ob + g * M + m + i) : (E)0;
+                            E b = D.has_bias ? (E)LOAD(bias, obias + g * M + m + i) : (E)0;
                             PRIV(u) = activate(PRIV(u) + b, D.act);
                             PRIV(u + VW) = activate(PRIV(u + VW) + b, D.act);
                         }
@@ -104,14 +104,14 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
 // Weight gradient, summed over the pixels of one split. Launch: global = (ceil(K / mc), splits, groups).
 // Blocks of X go to Ap, blocks of G (N, groups * M, Ho, Wo; contiguous) to Bp; nc = pixels of a split.
 // part (splits, groups, K, M) holds sums over the blocks of a split; conv_weights_sum adds the splits.
-__kernel void conv_weights(__global E* restrict part, __global const S* restrict G, __global const S* restrict X, long og,
-                           long ox, const Dims D) {
+__kernel void conv_weights(__global E* restrict part, __global const S* restrict G, __global const S* restrict X, long oG,
+                           long oX, const Dims D) {
     __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int M = D.M, K = D.K, g = get_global_id(2), k0 = get_global_id(0) * D.mc, k1 = min(k0 + (int)D.mc, K);
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q), P = D.Ho * D.Wo;
     part += ((long)get_global_id(1) * get_global_size(2) + g) * K * M;
-    G += og + g * M * D.yc;
-    X += ox + g * D.C * D.xc;
+    G += oG + g * M * D.yc;
+    X += oX + g * D.C * D.xc;
     for (long qb = q0; qb < q1; qb += D.kstep) {
         int depth = min(D.kstep, q1 - qb);
         for (int i = 0; i < depth; i += VW) {
@@ -145,10 +145,10 @@ __kernel void conv_weights(__global E* restrict part, __global const S* restrict
 }
 
 // dW (groups, M, K) = sum over splits of part (splits, groups, K, M). Launch: global = (ceil(M / 8), groups).
-__kernel void conv_weights_sum(__global S* dW, __global const E* part, long od, long M, long K, long splits) {
+__kernel void conv_weights_sum(__global S* dW, __global const E* part, long odW, long M, long K, long splits) {
     long m = 8 * get_global_id(0), g = get_global_id(1), all = get_global_size(1) * M * K, k = 0;
     int rows = min(8L, M - m);
-    dW += od + (g * M + m) * K;
+    dW += odW + (g * M + m) * K;
     part += g * K * M + m;
 #if VW >= 8
     for (; rows == 8 && k + 8 <= K; k += 8) {

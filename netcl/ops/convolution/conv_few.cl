@@ -17,18 +17,18 @@ typedef struct {
 } Dims;
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_few(
-    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oy, long ox, long ow, long obias,
+    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX, long oWt, long obias,
     const Dims D) {
     __local __attribute__((aligned(64))) E filters[OUTS * ROW];
     const int item = get_local_id(0), q0 = get_group_id(0) * (WG * EACH) + item, o0 = get_group_id(1) * OUTS;
     const int outs = min(OUTS, D.O - o0);
-    Wt += ow + o0 * TAPS;
+    Wt += oWt + o0 * TAPS;
     for (int i = item; i < OUTS * ROW; i += WG) {
         const int o = i / ROW, k = i - o * ROW;
         filters[i] = k < TAPS && o < outs ? LOAD(Wt, o * TAPS + k) : (E)0;
     }
-    X += ox;
-    Y += oy + o0 * D.yc;
+    X += oX;
+    Y += oY + o0 * D.yc;
     E x[EACH][ROW];
     I to[EACH];
 #pragma unroll

@@ -74,16 +74,16 @@ static inline I offset(int4 t) { return (I)as_long((int2)(t.x, t.w)); }
 #define LINE (BN + 16)  // of sums on their way out
 #define SPARE (2 * BK * PITCH(BN) > GM * LINE ? 2 * BK * PITCH(BN) : GM * LINE)    // of B's tiles, or of lines
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
-    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, __global const int4* taps, long oy,
-    long ox, long ow, long obias, const Dims D) {
+    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, __global const int4* taps, long oY,
+    long oX, long oWt, long obias, const Dims D) {
     __local __attribute__((aligned(64))) E As[2 * BK * PITCH(BM)], Bs[SPARE];
     __local int4 table[2 * BK];
     const int item = get_local_id(0), tiles_m = (int)((D.M + BM - 1) / BM), tile = get_group_id(0), g = get_group_id(1);
     const int m0 = tile % tiles_m * BM, q0 = tile / tiles_m * BN, k1 = D.K;
     PLACE_ITEM();
-    X += ox + g * D.C * D.xc;
-    Wt += ow + (long)g * D.M * D.K;
-    Y += oy + g * D.M * D.yc;
+    X += oX + g * D.C * D.xc;
+    Wt += oWt + (long)g * D.M * D.K;
+    Y += oY + g * D.M * D.yc;
 #define COLUMNS PERIOD(BN / B_VEC, COUNT(BN, B_VEC))
 #define AHEAD ((BK + WG - 1) / WG)
     Pixel at[COLUMNS];
@@ -190,15 +190,15 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
 // part (splits, groups, M, K) = sums over `depth` pixels each; split_k.cl adds the splits. G has the strides of Y.
 // Launch: groups (tiles of K * tiles of M, splits * groups of channels).
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
-    __global E* part, __global const S* G, __global const S* X, __global const int4* taps, long og, long ox, int groups,
+    __global E* part, __global const S* G, __global const S* X, __global const int4* taps, long oG, long oX, int groups,
     const Dims D) {
     __local __attribute__((aligned(64))) E As[2 * BK * PITCH(BM)], Bs[2 * BK * PITCH(BN)];
     const int item = get_local_id(0), tiles_m = (int)((D.M + BM - 1) / BM), tile = get_group_id(0);
     const int g = get_group_id(1) % groups, m0 = tile % tiles_m * BM, n0 = tile / tiles_m * BN;
     const int q0 = get_group_id(1) / groups * (int)D.depth, k1 = min((long)q0 + D.depth, D.Q);
     PLACE_ITEM();
-    X += ox + g * D.C * D.xc;
-    G += og + g * D.M * D.yc;
+    X += oX + g * D.C * D.xc;
+    G += oG + g * D.M * D.yc;
     part += get_group_id(1) * D.M * D.K;
 #define A_SPOTS PERIOD(BK / A_VEC, COUNT(BM, A_VEC))
 #define B_SPOTS PERIOD(BK / B_VEC, COUNT(BN, B_VEC))

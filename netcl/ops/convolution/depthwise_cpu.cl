@@ -105,29 +105,29 @@ static inline void ask(__global const S* x, int i, const Dims* D) {
 }
 
 // Each work-item takes `planes` planes.
-__kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oy, long ox,
-                        long ow, long ob, const Dims D) {
+__kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX,
+                        long oWt, long obias, const Dims D) {
     __local E band[BAND];
     int KH = D.KH, KW = D.KW, Wo = D.Wo, wide = D.wide, sx = D.sx, step = D.sy * wide;
     T sums[4];
     long p0 = get_global_id(0) * D.planes, p1 = min(p0 + D.planes, D.count);
     for (long plane = p0; plane < p1; plane++) {
         long n = plane / D.O, o = plane % D.O;
-        __global const S* x = X + ox + plane_of(&D, plane);
+        __global const S* x = X + oX + plane_of(&D, plane);
         E taps[MOST];
-        for (int t = 0; t < KH * KW; t++) taps[t] = LOAD(Wt, ow + o * KH * KW + t);
+        for (int t = 0; t < KH * KW; t++) taps[t] = LOAD(Wt, oWt + o * KH * KW + t);
 #ifdef EPILOGUE
-        E b = D.has_bias ? (E)LOAD(bias, ob + o) : (E)0;
+        E b = D.has_bias ? (E)LOAD(bias, obias + o) : (E)0;
 #endif
         for (int i0 = 0; i0 < D.Ho; i0 += D.band) {
             int i1 = min(i0 + (int)D.band, (int)D.Ho);
             copy_band(band, x, i0 * D.sy - D.py, (i1 - 1 - i0) * D.sy + (KH - 1) * D.dy + 1, &D);
             for (int i = i0; i < i1; i += 4) {
                 if (i + 4 > i1) i = max(i1 - 4, i0);
-                __global S* out = Y + oy + n * D.yn + o * D.yc + i * D.yh;
+                __global S* out = Y + oY + n * D.yn + o * D.yc + i * D.yh;
                 __local const E* row = band + (i - i0) * step;
                 for (int c = 0; c < 4 * D.yh; c += LINE) AHEAD(out + 4 * D.yh + c, 1);
-                if (plane + 1 < p1) ask(X + ox + plane_of(&D, plane + 1), i, &D);
+                if (plane + 1 < p1) ask(X + oX + plane_of(&D, plane + 1), i, &D);
                 if (sx > 2 || i + 4 > i1) { ONE_BY_ONE }
                 else if (KH == 3 && sx == 1 && step == wide && D.dy == 1) { ROWS(THREE_BY_THREE) }
 #define READ EVERY1
@@ -155,7 +155,7 @@ __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt
     {                                                                                           \
         N(ZERO)                                                                                 \
         for (int i = i0; i < i1; i++) {                                                         \
-            __global const S* g = G + og + image * D.yn + o * D.yc + i * D.yh;                  \
+            __global const S* g = G + oG + image * D.yn + o * D.yc + i * D.yh;                  \
             __local const E* p = band + ((i - i0) * (int)D.sy + u * (int)D.dy) * wide + v * dx; \
             for (int j = 0; j + VW <= Wo; j += VW) { T up = GET(g + j); N(MORE) }               \
             if (Wo % VW) { T up = last(g, Wo); N(REST) }                                        \
@@ -183,7 +183,7 @@ static inline T last(__global const S* g, int n) {
     return v;
 }
 
-__kernel void depthwise_weights(__global S* dW, __global const S* G, __global const S* X, long od, long og, long ox,
+__kernel void depthwise_weights(__global S* dW, __global const S* G, __global const S* X, long odW, long oG, long oX,
                                 const Dims D) {
     __local E band[BAND];
     int KH = D.KH, KW = D.KW, Wo = D.Wo, wide = D.wide, sx = D.sx, dx = D.dx, rest = max(Wo - VW, 0);
@@ -193,7 +193,7 @@ __kernel void depthwise_weights(__global S* dW, __global const S* G, __global co
     MASKS keep;
     for (int l = 0; l < VW; l++) ((MASK*)&keep)[l] = (Wo < VW ? l < Wo : l >= VW - Wo % VW) ? -1 : 0;
     for (long image = 0; image < D.count; image++) {
-        __global const S* x = X + ox + image * D.xn + o / D.each * D.xc;
+        __global const S* x = X + oX + image * D.xn + o / D.each * D.xc;
         for (int i0 = 0; i0 < D.Ho; i0 += D.band) {
             int i1 = min(i0 + (int)D.band, (int)D.Ho);
             copy_band(band, x, i0 * D.sy - D.py, (i1 - 1 - i0) * D.sy + (KH - 1) * D.dy + 1, &D);
@@ -211,7 +211,7 @@ __kernel void depthwise_weights(__global S* dW, __global const S* G, __global co
     for (int t = 0; t < KH * KW; t++) {
         E s = 0;
         for (int l = 0; l < VW; l++) s += ((const E*)&sums[t])[l];
-        STORE(dW, od + o * KH * KW + t, s);
+        STORE(dW, odW + o * KH * KW + t, s);
     }
 }
 #endif

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
-import numpy as np
-
-from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import INT64, DType
+from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, Program, program
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.product.cpu import ACTS, OPTIONS, text
-from netcl.runtime.cache import get_kernel
 
-DIMS = struct.Struct("27q")  # Dims of depthwise_cpu.cl
-RECORD = np.dtype(f"V{DIMS.size}")
-FORWARD = (*(None,) * 4, *(INT64,) * 4, RECORD)
-WEIGHTS = (*(None,) * 3, *(INT64,) * 3, RECORD)
 BAND = 16384  # elements of a copied band of rows
 MOST = 64  # taps of the largest filter
 GRAIN = 1 << 14  # outputs per work-item
@@ -35,38 +27,32 @@ def fits(g: Geometry, queue: Any) -> bool:
     return g.kh * g.kw <= MOST and needed <= BAND and profile_of(queue).local_mem >= 8 * BAND
 
 
-def forward(
-    y: Tensor, strides: Any, start: int, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
-) -> None:
-    """As conv_cpu's `_forward`; rows of x have unit stride."""
+def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
+    """As that of cpu.py; rows of x have unit stride."""
     queue = x.queue
-    key = ("depthwise_cpu", g, x.strides, strides, x.dtype, bias is None, activation)
-    kernel, items, dims = remember(
-        queue, key, lambda: _plan(queue, g, x.strides, strides, x.dtype, bias is not None, activation)
-    )
-    extra = w if bias is None else bias
-    launch(
-        kernel, queue, (items,), (1,), y.buffer, x.buffer, w.buffer, extra.buffer, y.offset + start, x.offset, w.offset,
-        extra.offset, dims,
-    )  # fmt: skip
+    key = ("depthwise_cpu", g, x.strides, y.strides, x.dtype, bias is None, activation)
+    launch = remember(queue, key, lambda: _plan(queue, g, x.strides, y.strides, x.dtype, bias is not None, activation))
+    launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
 
 
-def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Any:
+def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Launch:
     planes, count = max(1, GRAIN // (g.out[0] * g.out[1])), g.n * g.o
-    kernel = _kernel(queue, "depthwise", dtype, bias or activation is not None, FORWARD)
-    return kernel, -(-count // planes), _dims(g, xs, ys, count, planes, ACTS[activation], bias)
+    made = _program(queue, "depthwise", dtype, bias or activation is not None)
+    dims = _fields(made, g, xs, ys, count=count, planes=planes, act=ACTS[activation], has_bias=bias)
+    return made.bind((-(-count // planes),), (1,), D=dims)
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw; g is contiguous, rows of x have unit stride."""
     queue = g.queue
 
-    def make() -> Any:
-        dims = _dims(form, x.strides, g.strides, form.n, 1, 0, False)
-        return _kernel(queue, "depthwise_weights", g.dtype, False, WEIGHTS), dims
+    def make() -> Launch:
+        made = _program(queue, "depthwise_weights", g.dtype)
+        dims = _fields(made, form, x.strides, g.strides, count=form.n, planes=1, act=0, has_bias=0)
+        return made.bind((form.o,), (1,), D=dims)
 
-    kernel, dims = remember(queue, ("depthwise_cpu weights", form, x.strides, g.dtype), make)
-    launch(kernel, queue, (form.o,), (1,), dw.buffer, g.buffer, x.buffer, dw.offset, g.offset, x.offset, dims)
+    launch = remember(queue, ("depthwise_cpu weights", form, x.strides, g.dtype), make)
+    launch(dW=dw, G=g, X=x)
 
 
 def _wide(g: Geometry) -> int:
@@ -75,15 +61,14 @@ def _wide(g: Geometry) -> int:
     return max(g.w + g.padding[1], reach) + VECTOR * max(g.stride[1], 2)
 
 
-def _kernel(queue: Any, name: str, dtype: DType, epilogue: bool, types: Any) -> Kernel:
+def _program(queue: Any, name: str, dtype: DType, epilogue: bool = False) -> Program:
     defines = {"BAND": BAND, "MOST": MOST, f"USE_{name.upper()}": 1}
     source = text(profile_of(queue), "memory.cl", "depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, **defines)
-    return get_kernel(queue, source, name, types, OPTIONS)
+    return program(queue, source, name, OPTIONS)
 
 
-def _dims(g: Geometry, xs: Shape, ys: Shape, count: int, planes: int, act: int, bias: bool) -> bytes:
+def _fields(made: Program, g: Geometry, xs: Shape, ys: Shape, **more: int) -> dict[str, int]:
+    """The fields of Dims of depthwise_cpu.cl."""
     band = (BAND // _wide(g) - (g.kh - 1) * g.dilation[0] - 1) // g.stride[0] + 1
-    return DIMS.pack(
-        count, g.o, g.o // g.c, g.h, g.w, g.kh, g.kw, *g.stride, *g.padding, *g.dilation, *g.out, *xs[:3],
-        *ys, planes, _wide(g), band, act, bias,
-    )  # fmt: skip
+    fields = g.fields(made.signature.records["D"].names, xs, ys)
+    return {**fields, "O": g.o, "each": g.o // g.c, "wide": _wide(g), "band": band, **more}

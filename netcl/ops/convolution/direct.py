@@ -6,22 +6,15 @@ the image. Here every work-item reads the pixels below a filter once for many ou
 
 from __future__ import annotations
 
-import struct
-from typing import Any
-
-import numpy as np
-
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, FLOAT64, INT64, DType, compute_dtype
+from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources, tuning
+from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, program
 from netcl.ops.convolution.problem import MOST_PIXELS, Geometry
 from netcl.ops.product.split_k import epilogue
-from netcl.runtime.cache import get_kernel
 
-DIMS = struct.Struct("8q12i")  # Dims of conv_few.cl
-TYPES = (*(None,) * 4, *(INT64,) * 4, np.dtype(f"V{DIMS.size}"))
 OPTIONS = ("-cl-mad-enable",)
 TAPS = 64  # most taps of a filter,
 CHANNELS = 32  # and of one of a single pixel, for which tiles load four pixels at a time
@@ -38,21 +31,12 @@ def forward(
     y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None, wide: bool
 ) -> None:
     """y = activation(conv(x, w) + bias); w and bias are contiguous. `wide`: offsets need 64 bits."""
-    plans = x.queue.netcl_state.plans
     key = ("conv_few", g, x.strides, y.strides, x.dtype, bias is None, activation)
-    plan = plans.get(key)
-    if plan is None:
-        plan = plans[key] = _plan(y, x, bias is not None, g, activation, wide)
-    kernel, grid, group, dims = plan
-    extra = w if bias is None else bias
-    launch(
-        kernel, x.queue, grid, group, y.buffer, x.buffer, w.buffer, extra.buffer, y.offset, x.offset, w.offset,
-        extra.offset, dims,
-    )  # fmt: skip
+    launch = remember(x.queue, key, lambda: _plan(y, x, bias is not None, g, activation, wide))
+    launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
 
 
-def _plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, wide: bool) -> Any:
-    """(kernel, global size, local size, record)."""
+def _plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, wide: bool) -> Launch:
     profile, element = profile_of(x.queue), C_NAME[compute_dtype(x.dtype)]
     row = tuning.parameters("conv_few", profile)
     each = next(n for n in (4, 2, 1) if n * g.taps <= HELD)
@@ -60,7 +44,7 @@ def _plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None,
     defines = {"S": C_NAME[x.dtype], "E": element, "I": "long" if wide else "int", "EACH": each, **row, **more}
     defines |= {"C": g.c, "KH": g.kh, "KW": g.kw}
     source = sources.load("conv_finish.cl", "conv_few.cl", preamble=preamble, **defines)
-    kernel = get_kernel(x.queue, source, "conv_few", TYPES, OPTIONS)
-    dims = DIMS.pack(*x.strides, *y.strides, g.pixels, g.o, g.h, g.w, *g.stride, *g.padding, *g.dilation, *g.out)
+    made = program(x.queue, source, "conv_few", OPTIONS)
+    dims = {**g.fields(made.signature.records["D"].names, x.strides, y.strides), "O": g.o}
     groups = -(-g.pixels // (row["WG"] * each))
-    return kernel, (groups * row["WG"], -(-g.o // row["OUTS"])), (row["WG"], 1), dims
+    return made.bind((groups * row["WG"], -(-g.o // row["OUTS"])), (row["WG"], 1), D=dims)

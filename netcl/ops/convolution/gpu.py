@@ -8,19 +8,20 @@ between many channels by Winograd's transforms (winograd_gpu.py), and the rest b
 
 from __future__ import annotations
 
-import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from netcl.core.backend.opencl import Kernel, launch, write
+from netcl.core.backend.opencl import write
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import C_NAME, FLOAT64, INT32, INT64, DType, compute_dtype
+from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.errors import NetclError
+from netcl.core.layout import Shape, size_of
 from netcl.core.memory import empty_buffer
-from netcl.core.tensor import Tensor, allocate
+from netcl.core.tensor import Tensor
 from netcl.kernels import sources, tuning
 from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, Program, program
 from netcl.kernels.tiling import cut
 from netcl.ops.convolution import direct as conv_few
 from netcl.ops.convolution import im2col as conv_columns
@@ -32,30 +33,14 @@ from netcl.ops.nvidia import conv as units
 from netcl.ops.nvidia import probe
 from netcl.ops.nvidia.precision import matmul_precision
 from netcl.ops.product.split_k import add_parts, epilogue
-from netcl.runtime.cache import get_kernel
 
 OPTIONS = ("-cl-mad-enable",)
-DIMS = struct.Struct("21q")  # Dims of conv_gpu.cl
-RECORD = np.dtype(f"V{DIMS.size}")
-FORWARD = (*(None,) * 5, *(INT64,) * 4, RECORD)
-WEIGHTS = (*(None,) * 4, INT64, INT64, INT32, RECORD)
 ROWS = ("conv_gpu", "conv_gpu_large", "conv_gpu_flat")  # of the tuning table; the last for few output channels
 PIXELS = (*ROWS, "conv_gpu_pixels")  # where pixels are read four at a time
 WEIGHTS_ROWS = ("conv_gpu", "conv_gpu_weights")
 GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
 LEAST_DEPTH = 256  # pixels of a split
 DOUBLES = tuning.conv_tiles(16)  # the table is for floats
-
-
-class Plan(NamedTuple):
-    """A prepared launch: everything but buffers and offsets."""
-
-    kernel: Kernel
-    grid: tuple[int, ...]
-    group: tuple[int, ...]
-    taps: Any
-    dims: bytes
-    splits: int = 1
 
 
 def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
@@ -71,7 +56,7 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
     elif _by_winograd(g, x):
         winograd_gpu.forward(y, x, w, bias, g, activation)
     else:
-        _forward(y, y.strides, 0, x, w, bias, g, activation)
+        _forward(y, x, w, bias, g, activation)
 
 
 def _by_columns(g: Geometry, x: Tensor) -> bool:
@@ -122,29 +107,20 @@ def _columns(g: Geometry, x: Tensor) -> bool:
     return not conv_strips.suits(g) and conv_columns.suits(g, x.dtype, x.queue)
 
 
-def _forward(
-    y: Tensor, strides: Any, start: int, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None
-) -> None:
-    """As `forward`, with the output's strides and first element given: it may be a strided part of y."""
-    plans, aligned = x.queue.netcl_state.plans, tuple(at % 4 == 0 for at in (y.offset + start, x.offset, w.offset))
-    key = ("conv_gpu", g, x.strides, tuple(strides), x.dtype, bias is None, activation, aligned)
-    plan = plans.get(key)
-    if plan is None:
-        plan = plans[key] = _forward_plan(g, x, strides, aligned, bias is not None, activation)
-    extra = w if bias is None else bias
-    launch(
-        plan.kernel, x.queue, plan.grid, plan.group, y.buffer, x.buffer, w.buffer, extra.buffer, plan.taps,
-        y.offset + start, x.offset, w.offset, extra.offset, plan.dims,
-    )  # fmt: skip
+def _forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
+    """As `forward`, by tiles; y may be any strided part of a tensor."""
+    aligned = y.offset % 4 == 0, x.offset % 4 == 0, w.offset % 4 == 0
+    key = ("conv_gpu", g, x.strides, y.strides, x.dtype, bias is None, activation, aligned)
+    launch = remember(x.queue, key, lambda: _forward_plan(g, x, y.strides, aligned, bias is not None, activation))
+    launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
 
 
 def _forward_plan(
-    g: Geometry, x: Tensor, strides: Any, aligned: tuple[bool, ...], bias: bool, activation: str | None
-) -> Plan:
+    g: Geometry, x: Tensor, strides: Shape, aligned: tuple[bool, ...], bias: bool, activation: str | None
+) -> Launch:
     """`aligned`: whether the first elements of y, x and w lie at multiples of four."""
     queue, (m, q, _) = x.queue, _sizes(g)
     preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
-    dims = _dims(g, x, strides, 0)
     fours = aligned[1] and _in_place(g, x)
     row = _tiles(PIXELS if fours else ROWS, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
     more |= {
@@ -152,12 +128,12 @@ def _forward_plan(
         "Y_VEC": 4 if aligned[0] and _in_fours(strides, g.y_shape) else 1,
         "CHECKED": int(g.padded or g.taps % row["BK"] > 0),
     }  # fmt: skip
-    kernel = _kernel(
-        queue, "conv", g, x, strides, row, FORWARD, preamble, more | {"PAD": 4 if more["A_VEC"] == 1 else 0}
-    )
+    more["PAD"] = 4 if more["A_VEC"] == 1 else 0
+    made = _program(queue, "conv", g, x, strides, row, preamble, more)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
     tiles = -(-q // row["BN"]) * -(-m // row["BM"])
-    return Plan(kernel, (tiles * items, g.groups), (items, 1), _taps(queue, g, x.strides, 2 * row["BK"]), dims)
+    taps = _taps(queue, g, x.strides, 2 * row["BK"])
+    return made.bind((tiles * items, g.groups), (items, 1), taps=taps, D=_fields(made, g, x, strides))
 
 
 def _in_fours(strides: Any, shape: Any) -> bool:
@@ -195,35 +171,35 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
         return conv_columns.weight_grad(dw, g, x, form)
     if _weights_by_winograd(form, g):
         return winograd_gpu.weight_grad(dw, g, x, form)
-    queue = g.queue
     aligned = g.offset % 4 == 0, x.offset % 4 == 0
-    plans, key = queue.netcl_state.plans, ("conv_gpu weights", form, x.strides, g.strides, x.dtype, aligned)
-    plan = plans.get(key)
-    if plan is None:
-        plan = plans[key] = _weight_plan(form, x, g, aligned)
-    part = allocate(queue, (plan.splits, dw.size), compute_dtype(g.dtype))
-    launch(
-        plan.kernel, queue, plan.grid, plan.group, part.buffer, g.buffer, x.buffer, plan.taps, g.offset, x.offset,
-        form.groups, plan.dims,
-    )  # fmt: skip
-    add_parts(dw, part, plan.splits)
+    key = ("conv_gpu weights", form, x.strides, g.strides, x.dtype, aligned)
+    launch, splits = remember(g.queue, key, lambda: _weight_plan(form, x, g, aligned))
+    add_parts(dw, launch(G=g, X=x), splits)
 
 
-def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> Plan:
-    """`aligned`: whether the first elements of the upstream gradient and of x lie at multiples of four."""
+def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> tuple[Launch, int]:
+    """The launch that returns the parts of a weight gradient, and how many these are.
+
+    `aligned`: whether the first elements of the upstream gradient and of x lie at multiples of four.
+    """
     queue, profile, (m, q, k) = x.queue, profile_of(x.queue), _sizes(g)
     row = _tiles(WEIGHTS_ROWS, x.dtype, profile, m, k, q, g.groups)
     tiles = -(-k // row["BN"]) * -(-m // row["BM"])
     wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // (tiles * g.groups), -(-q // LEAST_DEPTH)))
     depth = -(-q // (wanted * row["BK"])) * row["BK"]
-    splits, dims = -(-q // depth), _dims(g, x, upstream.strides, depth)
+    splits = -(-q // depth)
     more = {
         "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1, "PAD": 4,
         "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded), "PART_VEC": 1 if k % 4 else 4,
     }  # fmt: skip
-    kernel = _kernel(queue, "conv_weights", g, x, upstream.strides, row, WEIGHTS, "", more)
+    made = _program(queue, "conv_weights", g, x, upstream.strides, row, "", more)
     items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
-    return Plan(kernel, (tiles * items, splits * g.groups), (items, 1), _taps(queue, g, x.strides), dims, splits)
+    part = {"part": ((splits, size_of(g.w_shape)), compute_dtype(x.dtype))}
+    launch = made.bind(
+        (tiles * items, splits * g.groups), (items, 1), part, taps=_taps(queue, g, x.strides), groups=g.groups,
+        D=_fields(made, g, x, upstream.strides, depth),
+    )  # fmt: skip
+    return launch, splits
 
 
 def _tiles(
@@ -256,13 +232,13 @@ def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
     return plans[key]
 
 
-def _kernel(
-    queue: Any, name: str, g: Geometry, x: Tensor, strides: Any, row: dict[str, int], types: Any, preamble: str,
+def _program(
+    queue: Any, name: str, g: Geometry, x: Tensor, strides: Shape, row: dict[str, int], preamble: str,
     more: dict[str, Any],
-) -> Kernel:  # fmt: skip
+) -> Program:  # fmt: skip
     given = {f"USE_{name.upper()}": 1, **row, **more}
     source = _text(x.dtype, _wide(g, x, strides), preamble, *sorted(given.items()))
-    return get_kernel(queue, source, name, types, OPTIONS)
+    return program(queue, source, name, OPTIONS)
 
 
 def _text(dtype: DType, wide: bool, preamble: str, *defines: tuple[str, Any]) -> str:
@@ -272,14 +248,12 @@ def _text(dtype: DType, wide: bool, preamble: str, *defines: tuple[str, Any]) ->
     return sources.load("conv_finish.cl", "tile_gpu.cl", "conv_gpu.cl", preamble=preamble, **given)
 
 
-def _wide(g: Geometry, x: Tensor, strides: Any) -> bool:
+def _wide(g: Geometry, x: Tensor, strides: Shape) -> bool:
     """Whether offsets need 64 bits."""
     reach = [sum(abs(s) * n for s, n in zip(t, shape)) for t, shape in ((x.strides, x.shape), (strides, g.y_shape))]
     return max(reach) + (g.kh * g.dilation[0] + g.padding[0] + 1) * abs(x.strides[2]) >= 1 << 31
 
 
-def _dims(g: Geometry, x: Tensor, strides: Any, depth: int) -> bytes:
-    m, q, k = _sizes(g)
-    return DIMS.pack(
-        m, q, k, g.c // g.groups, g.h, g.w, *g.stride, *g.padding, *g.out, *x.strides, *strides, depth,
-    )  # fmt: skip
+def _fields(made: Program, g: Geometry, x: Tensor, strides: Shape, depth: int = 0) -> dict[str, int]:
+    """The fields of Dims of conv_gpu.cl; `strides` of y."""
+    return {**g.fields(made.signature.records["D"].names, x.strides, strides), "depth": depth}

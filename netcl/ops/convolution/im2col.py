@@ -11,20 +11,20 @@ through in turns of at most CHUNK bytes of them.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from math import gcd
 from typing import Any
 
 import numpy as np
 
-from netcl.core.backend.opencl import launch, write
+from netcl.core.backend.opencl import write
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, INT64, DType, compute_dtype
+from netcl.core.dtypes import C_NAME, DType, compute_dtype
 from netcl.core.memory import empty_buffer
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
 from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, program
 from netcl.kernels.tiling import LAUNCH, TRAFFIC
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.elementwise import contiguous
@@ -33,12 +33,7 @@ from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.op import gemm
 from netcl.ops.product.problem import Product
 from netcl.ops.product.split_k import add_parts
-from netcl.runtime.cache import get_kernel
 
-COLUMNS = struct.Struct("6q16i")  # Columns of conv_columns.cl
-GATHER = struct.Struct("2q16i")  # Gather of conv_columns.cl
-FILL_TYPES = (None, None, INT64, INT64, np.dtype(f"V{COLUMNS.size}"))
-GATHER_TYPES = (None, None, None, INT64, np.dtype(f"V{GATHER.size}"))
 EACH = 4  # as in conv_columns.cl
 ALIGNED = 8  # elements that rows of columns are a multiple of, for aligned vectors
 LEAST = 16  # rows and depth of a product that fills a tile
@@ -134,41 +129,30 @@ def _turns(g: Geometry, like: Tensor, dtype: DType, shape: tuple[int, ...]) -> I
 
 def _fill(columns: Tensor, x: Tensor, first: int, g: Geometry, layout: tuple[int, int, int, int]) -> None:
     """Columns of the images of x from `first` on; `layout`: images, rows of a group, steps of an image and a row."""
-    queue = x.queue
-    run = remember(queue, ("conv_columns", g, x.strides, x.dtype, layout), lambda: _fill_plan(queue, g, x, layout))
-    kernel, grid, group, record = run
-    launch(
-        kernel, queue, grid, group, columns.buffer, x.buffer, columns.offset, x.offset + first * x.strides[0], record
-    )
+    fill = remember(x.queue, ("conv_columns", g, x.strides, x.dtype, layout), lambda: _fill_plan(x.queue, g, x, layout))
+    fill(to=columns, X=x[first:] if first else x)
 
 
-def _fill_plan(queue: Any, g: Geometry, x: Tensor, layout: tuple[int, int, int, int]) -> Any:
-    """(kernel, grid, group, record) of a launch of conv_columns."""
+def _fill_plan(queue: Any, g: Geometry, x: Tensor, layout: tuple[int, int, int, int]) -> Launch:
+    """A launch of conv_columns."""
     (count, rows, image, row), pixels = layout, g.out[0] * g.out[1]
     wg = tuning.parameters("conv_columns", profile_of(queue))["WG"]
     while wg > 32 and wg * EACH >= 2 * pixels:
         wg //= 2
     lines = g.c * g.kh + (g.groups if rows > g.taps else 0)
-    record = COLUMNS.pack(
-        *x.strides, image, row, g.c, g.c // g.groups, g.h, g.w, g.kh, g.kw, *g.stride, *g.padding, *g.dilation,
-        g.out[1], pixels, rows, 0,
-    )  # fmt: skip
-    kernel = get_kernel(queue, _text(x.dtype), "conv_columns", FILL_TYPES)
-    return kernel, (-(-pixels // (wg * EACH)) * wg, lines, count), (wg, 1, 1), record
+    made = program(queue, _text(x.dtype), "conv_columns")
+    fields = g.fields(made.signature.records["D"].names, x.strides)
+    fields |= {"image": image, "row": row, "channels": g.c, "P": pixels, "rows": rows}
+    return made.bind((-(-pixels // (wg * EACH)) * wg, lines, count), (wg, 1, 1), D=fields)
 
 
 def _gather(dx: Tensor, products: Tensor, first: int, count: int, g: Geometry) -> None:
-    queue = dx.queue
-    kernel, taps, group, record = remember(queue, ("conv_gather", g, dx.dtype), lambda: _gather_plan(queue, g, dx))
-    items = -(-g.h * g.w // group) * group
-    launch(
-        kernel, queue, (items, g.c, count), (group, 1, 1), dx.buffer, products.buffer, taps,
-        dx.offset + first * g.c * g.h * g.w, record,
-    )  # fmt: skip
+    gather = remember(dx.queue, ("conv_gather", g, dx.dtype, count), lambda: _gather_plan(dx.queue, g, dx, count))
+    gather(dX=dx[first:] if first else dx, P=products.buffer)
 
 
-def _gather_plan(queue: Any, g: Geometry, dx: Tensor) -> Any:
-    """(kernel, table of first taps, local size, record) of launches of conv_gather."""
+def _gather_plan(queue: Any, g: Geometry, dx: Tensor, count: int) -> Launch:
+    """A launch of conv_gather for `count` images."""
     common = [gcd(s, d) for s, d in zip(g.stride, g.dilation)]
     table = np.array(
         [
@@ -180,13 +164,12 @@ def _gather_plan(queue: Any, g: Geometry, dx: Tensor) -> Any:
     )
     taps = empty_buffer(queue, table.nbytes)
     write(queue, taps, table)
-    pitch = _pitch(g)
-    record = GATHER.pack(
-        g.groups * g.taps * pitch, pitch, g.h, g.w, g.kh, g.kw, *g.stride, *g.padding, *g.dilation,
-        *(s // c for s, c in zip(g.stride, common)), *(d // c for d, c in zip(g.dilation, common)), *g.out,
-    )  # fmt: skip
-    kernel = get_kernel(queue, _text(dx.dtype), "conv_gather", GATHER_TYPES)
-    return kernel, taps, tuning.parameters("conv_columns", profile_of(queue))["WG"], record
+    group, pitch = tuning.parameters("conv_columns", profile_of(queue))["WG"], _pitch(g)
+    (step_y, step_x), (reach_y, reach_x) = ([n // c for n, c in zip(sizes, common)] for sizes in (g.stride, g.dilation))
+    made = program(queue, _text(dx.dtype), "conv_gather")
+    fields = g.fields(made.signature.records["D"].names) | {"image": g.groups * g.taps * pitch, "row": pitch}
+    fields |= {"step_y": step_y, "step_x": step_x, "reach_y": reach_y, "reach_x": reach_x}
+    return made.bind((-(-g.h * g.w // group) * group, g.c, count), (group, 1, 1), first=taps, D=fields)
 
 
 def _text(dtype: DType) -> str:

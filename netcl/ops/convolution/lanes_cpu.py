@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-
-import numpy as np
-
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
+from netcl.kernels.program import Program
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.elementwise import contiguous
-
-DIMS = struct.Struct("29q")  # Dims of lanes_cpu.cl
-RECORD = np.dtype(f"V{DIMS.size}")
 
 
 def unit_rows(x: Tensor) -> Tensor:
@@ -20,10 +14,7 @@ def unit_rows(x: Tensor) -> Tensor:
     return x if x.strides[-1] == 1 and min(x.strides) >= 0 else contiguous(x)
 
 
-def pack_dims(g: Geometry, xs: Shape, ys: Shape, mc: int, nc: int, kstep: int, act: int, bias: bool) -> bytes:
-    """Dims of lanes_cpu.cl."""
+def lanes_fields(made: Program, g: Geometry, xs: Shape, ys: Shape, **blocks: int) -> dict[str, int]:
+    """The fields of Dims of lanes_cpu.cl; `blocks`: mc, nc, kstep, act and has_bias."""
     span = 1 + sum((n - 1) * s for n, s in zip((g.n, g.c // g.groups, g.h, g.w), xs))
-    return DIMS.pack(
-        g.o // g.groups, g.n * g.out[0] * g.out[1], g.taps, g.c // g.groups, g.h, g.w, g.kh, g.kw, *g.stride,
-        *g.padding, *g.dilation, *g.out, *xs[:3], span, *ys, mc, nc, kstep, act, bias,
-    )  # fmt: skip
+    return {**g.fields(made.signature.records["D"].names, xs, ys), "span": span, "act": 0, "has_bias": 0, **blocks}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
@@ -15,6 +15,7 @@ from netcl.core.errors import ShapeError
 from netcl.core.layout import Shape, as_int, shown
 from netcl.kernels.windows import Pair
 
+FIELDS = ("M", "Q", "K", "C", "H", "W", "KH", "KW", "sy", "sx", "py", "px", "dy", "dx", "Ho", "Wo")  # of records
 MOST_PIXELS = (1 << 31) - 4096  # that GPUs count in 31 bits, with room for rounding up to whole groups
 
 
@@ -59,6 +60,14 @@ class Geometry:
     def w_shape(self) -> Shape:
         """Shape of the weights."""
         return (self.o, self.c // self.groups, self.kh, self.kw)
+
+    def fields(self, names: Iterable[str], x: Shape = (), y: Shape = ()) -> dict[str, int]:
+        """Those of a record's fields `names` that tell sizes of the convolution, or the strides `x` and `y`."""
+        sizes = (self.o // self.groups, self.pixels, self.taps, self.c // self.groups, self.h, self.w, self.kh, self.kw)
+        values = (*sizes, *self.stride, *self.padding, *self.dilation, *self.out)
+        known = dict(zip(FIELDS, values, strict=True))
+        known |= {f"{t}{axis}": step for t, strides in (("x", x), ("y", y)) for axis, step in zip("nchw", strides)}
+        return {name: value for name, value in known.items() if name in names}
 
     @property
     def padded(self) -> bool:

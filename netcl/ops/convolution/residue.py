@@ -8,43 +8,46 @@ on the zeros of a dilated gradient, and no two work-items add to one pixel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from netcl.core.backend.opencl import launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, INT64, NARROW
-from netcl.core.tensor import Tensor, allocate
+from netcl.core.dtypes import C_NAME, NARROW
+from netcl.core.layout import Shape
+from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.plans import remember
+from netcl.kernels.program import Launch, program
 from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
-from netcl.runtime.cache import get_kernel
 
-TURN = (None, None, *(INT64,) * 10)
-ITEMS = 64  # of a group that turns filters, on GPUs
+ITEMS = 64  # of a group that transposes filters, on GPUs
+
+
+class Part(NamedTuple):
+    """The convolution that gives the pixels of a residue."""
+
+    turn: Launch  # makes its filters
+    strides: Shape
+    start: int  # of its pixels in dx, in elements
+    geometry: Geometry
 
 
 def input_grad(forward: Callable[..., None], dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
-    """Fill dx by `forward(dx, strides, first element, g, turned weights, None, geometry, None)` for every residue."""
-    queue = g.queue
+    """Fill dx by `forward(part of dx, g, turned weights, None, geometry, None)` for every residue."""
     key = ("conv_residue", form, dx.strides, g.dtype)
-    turn, grid, group, clear, parts = remember(queue, key, lambda: _plan(queue, form, dx, g))
+    clear, parts = remember(g.queue, key, lambda: _plan(g.queue, form, dx, g))
     if clear:
         dx.fill_(0)
-    for shape, sizes, strides, start, part in parts:
-        turned = allocate(queue, shape, g.dtype)
-        launch(turn, queue, grid, group, turned.buffer, w.buffer, w.offset, *sizes)
-        forward(dx, strides, start, g, turned, None, part, None)
+    for part in parts:
+        pixels = Tensor(dx.buffer, part.geometry.y_shape, part.strides, dx.offset + part.start, dx.dtype, dx.queue)
+        forward(pixels, g, part.turn(Wt=w), None, part.geometry, None)
 
 
-def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> Any:
-    """The kernel that turns filters, its sizes, whether dx has pixels that no tap reaches, and a row for each residue.
-
-    A row: shape of the turned filters, arguments that turn them, strides and first element in dx, geometry.
-    """
+def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> tuple[bool, list[Part]]:
+    """Whether dx has pixels that no tap reaches, and what is computed for each residue."""
     axes = zip((form.h, form.w), (form.kh, form.kw), form.stride, form.padding, form.dilation)
     ys, xs = (list(residues(*axis)) for axis in axes)
     bits = "ushort" if g.dtype in NARROW else C_NAME[g.dtype]  # filters are only moved
-    turn = get_kernel(queue, sources.load("conv_turn.cl", S=bits), "conv_turn", TURN)
+    turn = program(queue, sources.load("conv_turn.cl", S=bits), "conv_turn")
     outs, profile = form.o // form.groups, profile_of(queue)
     items = 1 if profile.kind == "cpu" else profile.group(min(outs, ITEMS))
     grid = (form.c // form.groups, form.groups, -(-outs // items) * items if profile.kind != "cpu" else 1)
@@ -54,7 +57,9 @@ def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> Any:
     for y in ys:
         for x in xs:
             if y.taps * x.taps and g.size:
-                sizes = (outs, form.kh, form.kw, y.taps, x.taps, y.start, y.step, x.start, x.step)
-                start = y.first * h + x.first
-                parts.append(((form.c, outs, y.taps, x.taps), sizes, strides, start, residue_geometry(form, y, x)))
-    return turn, grid, (1, 1, items), len(parts) < len(ys) * len(xs), parts
+                filters = {"V": ((form.c, outs, y.taps, x.taps), g.dtype)}
+                sizes = {"O": outs, "KH": form.kh, "KW": form.kw, "J": y.taps, "L": x.taps}
+                places = {"h0": y.start, "hs": y.step, "w0": x.start, "ws": x.step}
+                launch = turn.bind(grid, (1, 1, items), filters, **sizes, **places)
+                parts.append(Part(launch, strides, y.first * h + x.first, residue_geometry(form, y, x)))
+    return len(parts) < len(ys) * len(xs), parts
