@@ -17,7 +17,7 @@ Binding writes one flat function for the launch, since Python's work around a sm
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -49,6 +49,16 @@ def make(_slow, _opencl, _process, _head, _pieces, _enqueue, _pool, _queue, _siz
         return {results}
     return launch
 """  # names of its own begin with _, for the others are those of a kernel's arguments
+_SLOW = """
+def make(_opencl, _kernel, _grid, _group, _known, _pool, _queue, _sizes):
+    {known} = _known
+    {sizes} = _sizes
+    def launch({parameters}):
+        {new}
+        _opencl.launch(_kernel, _queue, _grid, _group, {arguments})
+        return {results}
+    return launch
+"""  # the same by pyopencl, or where launches are watched
 
 
 class Program:
@@ -89,22 +99,19 @@ class Program:
     ) -> Launch:
         """The function behind `bind`: `values` are what stands for the arguments, None for the `known`."""
         names, kernel, queue = self.signature.names, self.kernel, self.queue
-        arguments = "".join(f"_known[{n!r}], " if v is None else f"{v}, " for n, v in zip(names, values, strict=True))
-        everything = _gatherer(", ".join((*new, *free)), arguments)(known)
+        given = [f"_k{i}" if v is None else v for i, v in enumerate(values)]
+        bound = {f"_k{i}": known[n] for i, (n, v) in enumerate(zip(names, values, strict=True)) if v is None}
         pool = pool_of(queue)
         sizes = [(layout.size_of(s) * t.itemsize, s, layout.contiguous_strides(s), t) for s, t in new.values()]
-
-        def slow(*given: Any, **named: Any) -> Any:
-            made = tuple([Tensor(pool.buffer(n), shape, strides, 0, t, queue) for n, shape, strides, t in sizes])
-            opencl.launch(kernel, queue, grid, group, *everything(*made, *given, **named))
-            return made if len(made) > 1 else made[0] if made else None
-
+        make = _factory(_SLOW, tuple(new), parameters=", ".join(free), known=_listed(bound), arguments=", ".join(given))
+        slow: Launch = make(opencl, kernel, grid, group, [*bound.values()], pool, queue, sizes)
         sender = kernel.sender
         if sender is None:
             return slow
         head = native.geometry(grid, group) + struct.pack("=QQ", sender.address, queue.int_ptr)
         pieces, packed = _pieces(sender, values, names, known)
-        make = _factory(", ".join(free), packed, len(pieces), tuple(new))
+        names_of_pieces = _listed(f"_p{i}" for i in range(len(pieces)))
+        make = _factory(_TEXT, tuple(new), parameters=", ".join(free), packed=packed, pieces=names_of_pieces)
         launch: Launch = make(slow, opencl, process, head, pieces, sender.launch, pool, queue, sizes)
         return launch
 
@@ -148,23 +155,15 @@ def _pieces(
     return pieces, " + ".join(parts) or 'b""'
 
 
-@cache
-def _gatherer(parameters: str, values: str) -> Callable[..., Callable[..., tuple[Any, ...]]]:
-    """A maker of functions from the free arguments to all arguments in the kernel's order."""
-    space: dict[str, Any] = {}
-    exec(f"def make(_known):\n    return lambda {parameters}: ({values})", space)
-    return space["make"]  # type: ignore[no-any-return]
+def _listed(names: Iterable[str]) -> str:
+    return f"[{', '.join(names)}]"
 
 
 @cache
-def _factory(parameters: str, packed: str, count: int, new: tuple[str, ...]) -> Callable[..., Launch]:
-    """`make` of _TEXT, written out for these parameters and new tensors."""
+def _factory(text: str, new: tuple[str, ...], **parts: str) -> Callable[..., Launch]:
+    """`make` of _TEXT or _SLOW, written out for these parts and new tensors."""
     made = [f"{y} = Tensor(_pool.buffer(_n{k}), _s{k}, _t{k}, 0, _d{k}, _queue)" for k, y in enumerate(new)]
-    text = _TEXT.format(
-        pieces=f"[{', '.join(f'_p{i}' for i in range(count))}]", parameters=parameters, packed=packed,
-        sizes=f"[{', '.join(f'(_n{k}, _s{k}, _t{k}, _d{k})' for k in range(len(new)))}]", new="; ".join(made) or "pass",
-        results=", ".join(new) or "None",
-    )  # fmt: skip
+    sizes = _listed(f"(_n{k}, _s{k}, _t{k}, _d{k})" for k in range(len(new)))
     space: dict[str, Any] = {"StructError": struct.error, "Tensor": Tensor}
-    exec(text, space)
+    exec(text.format(sizes=sizes, new="; ".join(made) or "pass", results=", ".join(new) or "None", **parts), space)
     return space["make"]  # type: ignore[no-any-return]
