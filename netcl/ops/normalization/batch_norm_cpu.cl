@@ -180,20 +180,21 @@ __kernel void batch(__global const S* restrict x, __global const W* restrict w, 
 #endif
 
 #ifdef USE_APPLY
-// Eval mode: var (C,) is given. Launch: (ceil(N * C / step)), or (ceil(C / VW), ceil(N / step)) for COLUMNS.
+// Eval mode: spread (C,) is a variance that is given.
+// Launch: (ceil(N * C / step)), or (ceil(C / VW), ceil(N / step)) for COLUMNS.
 __kernel void apply(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
-                    __global const E* restrict mean, __global const E* restrict var, __global S* restrict y, long ox, long ow,
-                    long ob, long omean, long ovar, const Dims D, E eps) {
+                    __global const E* restrict mean, __global const E* restrict spread, __global S* restrict y, long ox,
+                    long ow, long ob, long omean, long ospread, const Dims D, E eps) {
     x += ox;
     w += ow;
     b += ob;
     mean += omean;
-    var += ovar;
+    spread += ospread;
 #ifdef COLUMNS
     long c = get_global_id(0) * VW, count = D.C - c < VW ? D.C - c : VW;
     long first = get_global_id(1) * D.step, last = first + D.step < D.N ? first + D.step : D.N;
     E t[VW];
-    for (int j = 0; j < VW; j++) t[j] = j < count ? 1 / sqrt(var[c + j] + eps) : 0;
+    for (int j = 0; j < VW; j++) t[j] = j < count ? 1 / sqrt(spread[c + j] + eps) : 0;
     V m = parameters(mean, c, count), k = *(U*)t * weights(w, c, count), d = shifts(b, c, count);
     for (long n = first; n < last; n++) {
         V v = (load_part(x + n * D.C + c, count) - m) * k + d;
@@ -203,7 +204,7 @@ __kernel void apply(__global const S* restrict x, __global const W* restrict w, 
     long first = get_global_id(0) * D.step, last = first + D.step < D.N * D.C ? first + D.step : D.N * D.C;
     for (long r = first; r < last; r++) {
         long c = r % D.C;
-        scale_row(y + r * D.span, x + r * D.span, D.span, mean[c], WEIGHT(c) / sqrt(var[c] + eps), SHIFT(c));
+        scale_row(y + r * D.span, x + r * D.span, D.span, mean[c], WEIGHT(c) / sqrt(spread[c] + eps), SHIFT(c));
     }
 #endif
 }

@@ -148,21 +148,21 @@ void finish(__global const E* restrict part_m, __global const E* restrict part_s
 #endif
 
 #ifdef USE_APPLY
-// One vector per work-item. With VARIANCE the second statistic is a variance, as in eval mode.
+// One vector per work-item. spread is rstd, or with VARIANCE, as in eval mode, a variance.
 __kernel void apply(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
-                    __global const E* restrict mean, __global const E* restrict rstd, __global S* restrict y, long ox, long ow,
-                    long ob, long omean, long orstd, const Dims D, E eps) {
+                    __global const E* restrict mean, __global const E* restrict spread, __global S* restrict y, long ox,
+                    long ow, long ob, long omean, long ospread, const Dims D, E eps) {
     I i = get_global_id(0);
     if (i >= D.vectors) return;
     I c = i / D.across % D.C;
     mean += omean;
-    rstd += orstd;
+    spread += ospread;
     w += ow;
     b += ob;
 #ifdef VARIANCE
-    E k = 1 / sqrt(rstd[c] + eps);
+    E k = 1 / sqrt(spread[c] + eps);
 #else
-    E k = rstd[c];
+    E k = spread[c];
 #endif
     V v = (GET(x + ox, i) - mean[c]) * (k * WEIGHT(c)) + SHIFT(c);
     SET(y, i, ACT(v));

@@ -67,14 +67,14 @@ def plan_apply(
     if x.size == 0:
         return lambda x, *_: (allocate(x.queue, x.shape, x.dtype), None, None)
     if profile_of(x.queue).kind == "cpu":
-        launch, name = _cpu_apply(x, types, flags), "var"
+        launch = _cpu_apply(x, types, flags)
     else:
-        launch, name = _gpu_apply(x, types, (*flags, "VARIANCE")), "rstd"
+        launch = _gpu_apply(x, types, (*flags, "VARIANCE"))
 
     def run(x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], _: float, eps: float) -> Any:
         x, (mean, var) = x.contiguous(), (t.contiguous() for t in statistics)
         w, b = prepared(weight, types.parameters, x), prepared(bias, types.parameters, x)
-        return launch(x=x, w=w, b=b, mean=mean, eps=float(eps), **{name: var}), None, None
+        return launch(x=x, w=w, b=b, mean=mean, spread=var, eps=float(eps)), None, None
 
     return run
 
@@ -228,7 +228,7 @@ def _gpu_train(x: Tensor, types: Types, flags: tuple[str, ...], track: tuple[str
     def run(x: Tensor, w: Tensor, b: Tensor, rm: Tensor, rv: Tensor, eps: float, momentum: float) -> Any:
         part_m, part_s = moments(x=x)
         mean, rstd = finish(part_m=part_m.buffer, part_s=part_s.buffer, rm=rm, rv=rv, eps=eps, momentum=momentum)
-        return apply(x=x, w=w, b=b, mean=mean, rstd=rstd, eps=eps), mean, rstd
+        return apply(x=x, w=w, b=b, mean=mean, spread=rstd, eps=eps), mean, rstd
 
     return run
 
