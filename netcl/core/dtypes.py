@@ -18,13 +18,15 @@ DType = np.dtype[Any]
 FLOAT16, FLOAT32, FLOAT64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # the upper half of a float32: its range, 8 bits of precision
 INT8, UINT8, INT32, INT64, BOOL = (np.dtype(t) for t in (np.int8, np.uint8, np.int32, np.int64, np.bool_))
+INT16 = np.dtype(np.int16)  # not of tensors: the bits of a 16-bit float that is only moved
 NARROW = (FLOAT16, BFLOAT16)  # stored in 16 bits, computed as float
 FLOATS = (*NARROW, FLOAT32, FLOAT64)
 SUPPORTED = (*FLOATS, INT8, UINT8, INT32, INT64, BOOL)
+_SUPPORTED = frozenset(SUPPORTED)
 
 C_NAME: dict[DType, str] = {
     FLOAT16: "half", BFLOAT16: "bfloat", FLOAT32: "float", FLOAT64: "double",
-    INT8: "char", UINT8: "uchar", INT32: "int", INT64: "long", BOOL: "uchar",
+    INT8: "char", UINT8: "uchar", INT16: "short", INT32: "int", INT64: "long", BOOL: "uchar",
 }  # fmt: skip
 _ALIASES: dict[str, DType] = {
     "half": FLOAT16,
@@ -39,7 +41,7 @@ _warned: set[str] = set()
 
 def as_dtype(dtype: Any) -> DType:
     """The NumPy dtype for a name ("float32", "half", ...), a NumPy type or a dtype. Raises DTypeError for others."""
-    if isinstance(dtype, np.dtype) and dtype in C_NAME:
+    if isinstance(dtype, np.dtype) and dtype in _SUPPORTED:
         return dtype
     if isinstance(dtype, str) and dtype in _ALIASES:
         return _ALIASES[dtype]
@@ -49,7 +51,7 @@ def as_dtype(dtype: Any) -> DType:
         result: DType = np.dtype(dtype)
     except TypeError as error:
         raise DTypeError(f"dtype: expected one of {_choices()}, got {dtype!r}.") from error
-    if result not in C_NAME:
+    if result not in _SUPPORTED:
         raise DTypeError(f"dtype: expected one of {_choices()}, got {result}; convert the array first.")
     return result
 

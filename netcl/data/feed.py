@@ -23,7 +23,7 @@ import numpy as np
 from netcl.core import process
 from netcl.core.backend import opencl
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, as_dtype, transferable
+from netcl.core.dtypes import SUPPORTED, as_dtype, transferable
 from netcl.core.errors import OutOfMemoryError
 from netcl.core.layout import contiguous_strides, size_of
 from netcl.core.memory import BufferHandle, BufferPool, PinnedBufferPool, pool_of
@@ -141,7 +141,7 @@ class Shipment:
         """An array in page-locked memory, or an ordinary one of a dtype that tensors cannot have."""
         dtype = np.dtype(dtype)
         nbytes = size_of(tuple(shape)) * dtype.itemsize
-        if dtype not in C_NAME or not nbytes:
+        if dtype not in SUPPORTED or not nbytes:
             return np.empty(shape, dtype)
         handle = self._feed.pinned.allocate(nbytes)
         self._handles.append(handle)

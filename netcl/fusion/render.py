@@ -306,7 +306,7 @@ def vector_types(form: Form) -> str:
     return "".join(lines)
 
 
-_SIZE = {"char": 1, "uchar": 1, "int": 4, "float": 4, "long": 8, "double": 8}
+_SIZE = {"char": 1, "uchar": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 
 
 def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str], group: int = 0) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core.backend import opencl
+from netcl.core.backend import cpu, opencl
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import (
+from netcl.core.dtypes import (  # fmt: skip
     BOOL,
     FLOAT64,
+    INT16,
     DType,
     as_dtype,
     common_dtype,
@@ -24,7 +25,7 @@ from netcl.core.dtypes import (
     converter,
     is_float,
     on_device,
-)  # fmt: skip
+)
 from netcl.core.errors import DTypeError, meant, unexpected
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE, Primitive
@@ -223,7 +224,29 @@ def copy(x: Tensor) -> Tensor:
         size = x.dtype.itemsize
         opencl.copy_buffer(x.queue, out.buffer, x.buffer, x.nbytes, 0, x.offset * size)
         return out
-    return run(_COPY, compute_dtype(x.dtype), (x.dtype,), (x,))[0]
+    if x.backend == "cpu":
+        return cpu.compute(_copied, x)  # type: ignore[no-any-return]
+    bits = _bits(x)
+    found = run(_COPY, compute_dtype(bits.dtype), (bits.dtype,), (bits,))[0]
+    return found if bits is x else _seen_as(found, x.dtype)
+
+
+def _copied(x: np.ndarray) -> np.ndarray:
+    return x.copy()
+
+
+def _taken(_: np.ndarray, source: np.ndarray) -> np.ndarray:
+    return source
+
+
+def _seen_as(x: Tensor, dtype: DType) -> Tensor:
+    """The memory of `x` as another dtype of the same size."""
+    return Tensor(x.buffer, x.shape, x.strides, x.offset, dtype, x.queue)
+
+
+def _bits(x: Tensor) -> Tensor:
+    """What a kernel moves in the place of `x`: 16-bit floats as integers, since loading them quiets signalling NaNs."""
+    return x if x.dtype.itemsize != 2 else _seen_as(x, INT16)
 
 
 def contiguous(x: Tensor) -> Tensor:
@@ -235,7 +258,13 @@ def assign(target: Tensor, source: Tensor) -> Tensor:
     """Write `source`, broadcast and cast, into `target` in place (any strides); they must not overlap."""
     same_queue("assign", target, source)
     source = cast(source, BOOL) if target.dtype == BOOL else source
-    run(_COPY, compute_dtype(source.dtype), (target.dtype,), (source.expand(target.shape),), (), (target,))
+    source, place = source.expand(target.shape), target
+    if source.dtype == target.dtype:
+        if target.backend == "cpu":
+            cpu.update(_taken, [target], source)
+            return target
+        source, place = _bits(source), _bits(target)
+    run(_COPY, compute_dtype(source.dtype), (place.dtype,), (source,), (), (place,))
     return target
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netcl.core import live
-from netcl.core.dtypes import C_NAME
+from netcl.core.dtypes import SUPPORTED
 from netcl.core.errors import DTypeError, OutOfMemoryError
 from netcl.core.host_memory import exhausted
 from netcl.core.layout import contiguous_strides
@@ -23,7 +23,7 @@ hooks: list[Callable[..., None]] = []  # called as hook(fn, targets, tensors, at
 
 def wrap(queue: CPUQueue, array: np.ndarray) -> Tensor:
     """`array` as a tensor of `queue`; copies only what is not contiguous."""
-    if array.dtype not in C_NAME:
+    if array.dtype not in SUPPORTED:
         raise DTypeError(f"NumPy backend: expected a supported dtype, got {array.dtype}.")
     flat = np.ascontiguousarray(array).reshape(-1)
     return Tensor(flat, array.shape, contiguous_strides(array.shape), 0, array.dtype, queue)
