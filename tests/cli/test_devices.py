@@ -58,7 +58,7 @@ def test_an_empty_list_gives_the_reason_and_the_fix(capsys, monkeypatch):
 def test_a_bad_netcl_device_is_reported(capsys, monkeypatch):
     monkeypatch.setenv("NETCL_DEVICE", "gpu:9")
     out = shown(FakeOpenCL(FakePlatform("NVIDIA CUDA", device("RTX"))), capsys, monkeypatch)
-    assert "default: none" in out and "got 'gpu:9'" in out
+    assert "default: none" in out and "'gpu:9'" in out
 
 
 def test_every_command_has_help_and_errors_have_no_traceback(capsys, monkeypatch):
