@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from netcl.core import versions
 from netcl.core.backend import cpu, opencl
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import (  # fmt: skip
@@ -261,6 +262,7 @@ def assign(target: Tensor, source: Tensor) -> Tensor:
     source, place = source.expand(target.shape), target
     if source.dtype == target.dtype:
         if target.backend == "cpu":
+            versions.wrote(target, where="assign")
             cpu.update(_taken, [target], source)
             return target
         source, place = _bits(source), _bits(target)

@@ -8,7 +8,6 @@ import pytest
 from families import FAMILIES, POSING, queue_of
 
 from netcl.core.device import manager
-from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import FLOAT32, INT64
 from netcl.core.tensor import Tensor
 from netcl.fusion import chain, fold, rows
@@ -16,8 +15,9 @@ from netcl.kernels import windows as strips
 from netcl.ops import elementwise as E
 from netcl.ops import reduction
 from netcl.ops.index.pick import take
-from netcl.ops.normalization import batch_norm
+from netcl.ops.normalization import channels
 from netcl.ops.normalization.norm import layer_norm
+from netcl.ops.normalization.problem import Types
 from netcl.ops.normalization.softmax import softmax
 from netcl.ops.product.op import matmul
 
@@ -141,11 +141,10 @@ def test_far_views_are_planned_anew(posing, monkeypatch):
 @pytest.mark.parametrize("size", [(1 << 30) - 1, (1 << 31) - 1, 1 << 31])
 def test_batch_norm_counts_past_the_end(posing, size):
     """The last split and the last group reach behind the last element, which has to be an integer still."""
-    x, profile = Tensor(None, (1, 1, size), (size, size, 1), 0, FLOAT32, posing), profile_of(posing)
-    sizes, across, index = batch_norm._gpu_form(x, profile)
-    splits, chunk = batch_norm._splits(1, 1, across, sizes, profile)
-    last = splits * chunk + batch_norm.KEPT * sizes["LANES"] + batch_norm.GROUP
-    assert index == INT64 or last * sizes["VEC"] < 1 << 31
+    x = Tensor(None, (1, 1, size), (size, size, 1), 0, FLOAT32, posing)
+    sizes, dims = channels._gpu_form(x, Types(FLOAT32, FLOAT32, FLOAT32))
+    last = dims["splits"] * dims["chunk"] + channels.HELD * sizes["LANES"] + channels.GROUP
+    assert sizes["I"] == "long" or last * sizes["VEC"] < 1 << 31
 
 
 @pytest.mark.parametrize(("images", "wide"), [(1 << 17, False), (1 << 18, True)])

@@ -11,6 +11,7 @@ import contextlib
 import copyreg
 from typing import Any
 
+from netcl.core import process
 from netcl.core.device.discovery import DeviceHandle, manager
 from netcl.core.queue import CPUQueue
 
@@ -37,6 +38,7 @@ def handle_at(place: Place) -> DeviceHandle:
     """The handle of a place in this process."""
     if place is None:
         return manager.default("cpu")
+    process.check()  # a driver that was started before a fork fails in its own words, even when asked for names
     alike = [device for device in manager.devices if _names(device) == place[:2]]
     return manager.default(alike[min(place[2], len(alike) - 1)] if alike else "auto")
 
