@@ -130,7 +130,7 @@ class Tensor:
 
     def _fill(self, value: Any) -> Tensor:
         """`fill_` of memory that nothing has read yet."""
-        if self.dtype != BOOL:
+        if self.dtype.kind in "iu":
             check_number("fill_", value, self.dtype)
         if self.size == 0:
             return self
