@@ -1,6 +1,6 @@
 """The matrix of operators: every op x every dtype x every layout, as rows of a table and what runs one cell of it.
 
-`NETCL_TEST_ALL=1` runs every cell; otherwise each op meets EACH dtypes, others from op to op, in every layout.
+`NETCL_TEST_ALL=1` runs every cell; otherwise NumPy does, and devices run a sample (`cells`).
 """
 
 import os
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from netcl.core.dtypes import SUPPORTED, is_float
+from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 
 DTYPES = tuple(t.name for t in SUPPORTED)
@@ -18,16 +19,19 @@ NUMBERS = tuple(t for t in DTYPES if t != "bool")
 WHOLE = tuple(t for t in DTYPES if t not in FLOATS)
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "float64": 1e-12}
 LAYOUTS = ("contiguous", "strided", "expanded", "empty", "single")
-EACH = 2
+WHOLE_MATRIX = os.environ.get("NETCL_TEST_ALL") == "1"
 ROWS = 5  # of the shapes in the tables: the axis that may be empty
 
 
-def sampled(names, dtypes=DTYPES, each=EACH):
-    """(name, dtype) of every cell, or of `each` dtypes for each name, spread over all dtypes."""
-    if os.environ.get("NETCL_TEST_ALL") == "1":
-        return [(n, t) for n in names for t in dtypes]
-    step = max(1, len(dtypes) // each)
-    return [(n, dtypes[(i * (each + 1) + j * step) % len(dtypes)]) for i, n in enumerate(names) for j in range(each)]
+def cells(number, queue):
+    """(dtype, layouts) of the cells that op `number` of a table runs on `queue`.
+
+    All where nothing is built or the whole matrix is asked for; else one dtype, others from op to op, and one of both
+    layouts of views, which cost builds.
+    """
+    if WHOLE_MATRIX or isinstance(queue, CPUQueue):
+        return [(t, LAYOUTS) for t in DTYPES]
+    return [(DTYPES[number % len(DTYPES)], ("contiguous", ("strided", "expanded")[number % 2], *LAYOUTS[3:]))]
 
 
 def draw(rng, shape, dtype, domain=(-2.0, 2.0)):
