@@ -179,17 +179,25 @@ class Optimizer:
     def _unchanged(self) -> Callable[[], bool]:
         """A function that says whether a recording of this step still does what a step would do."""
         groups, parts, made = self.param_groups, list(self._last), self._made
-        params, sizes = list(self.parameters()), [len(group["params"]) for group in groups]
-        rows, needing = [self.row(group) for group in groups], [p.requires_grad for p in params]
+        facts = [(self.row(group), len(group["params"])) for group in groups]
+        needing = [(p, p.requires_grad) for p in self.parameters()]
 
         def holds() -> bool:  # runs before each replay
-            same = made == self._made and rows == [self.row(group) for group in groups]
-            if not same or sizes != [len(group["params"]) for group in groups]:
+            if made != self._made or len(groups) != len(facts):
                 return False
-            for counted in parts:
-                if len({s["step"] for s in counted}) > 1:
+            for group, (row, size) in zip(groups, facts):
+                if len(group["params"]) != size or self.row(group) != row:
                     return False
-            return needing == [p.requires_grad for p in params]
+            for counted in parts:
+                first = counted[0]["step"]
+                for s in counted:
+                    if s["step"] != first:
+                        return False
+            # a generator would cost more, and this runs before each replay
+            for p, needs in needing:  # noqa: SIM110
+                if p.requires_grad is not needs:
+                    return False
+            return True
 
         return holds
 
