@@ -40,7 +40,11 @@ class _Recorded(NamedTuple):
 
     def holds(self) -> bool:
         """Whether the parameters still have the memory that the recording uses."""
-        return all(node.value.buffer is buffer for node, buffer in self.leaves)
+        # a generator would cost more, and this runs before each replay
+        for node, buffer in self.leaves:  # noqa: SIM110
+            if node.value.buffer is not buffer:
+                return False
+        return True
 
 
 class _State:
@@ -128,7 +132,11 @@ class CompiledStep:
             if self._known and moved(self._known):
                 self._known = known_bindings(self._places.values())
                 changes.add()
-            found = self._found(key)
+            states = self._states.get(key)
+            if states and states[0].snapshot.checked == changes.version:
+                found: _State | None = states[0]
+            else:
+                found = self._found(key)
             recorded = None if found is None else found.recorded
             if recorded is None:
                 return self._run(key, found, inputs)
