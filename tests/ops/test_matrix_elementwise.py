@@ -113,3 +113,27 @@ def test_pairs_of_dtypes(queue, name, first, second):
     tensors = [laid(queue, x, "contiguous")[1] for x in arrays]
     found = elementwise.apply(case.op, *tensors, **case.attrs).to_host()
     compare(found, reference(case, arrays), min((first, second), key=lambda t: DTYPES.index(t)))
+
+
+DOUBTED = ("pow", "fmod", "remainder")  # of which a driver's builtin was wrong in some lanes
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, c in CASES.items() if c not in INTEGERS and (WHOLE_MATRIX or c.op in DOUBTED)]
+)
+def test_a_million_doubles(queue, name):
+    """Ordinary, large, tiny and whole values side by side: some builtins err in lanes beside such neighbours."""
+    case, rng, n = CASES[name], np.random.default_rng(0), 10**6
+    edges = np.array([0.0, -0.0, 1e300, 1e-308, 5e-324, *([np.nan, np.inf, -np.inf] if case.specials else [])])
+
+    def values():
+        scales = 10.0 ** rng.integers(-12, 12, n // 4)
+        parts = rng.uniform(-5, 5, n // 2), rng.standard_normal(n // 4) * scales, rng.integers(-40, 40, n // 4) / 4
+        return rng.permutation(np.concatenate([*parts, rng.choice(edges, n // 10)]))
+
+    arrays = [values() for _ in case.shapes]
+    with np.errstate(all="ignore"):
+        wanted = np.asarray(case.ref(*arrays, **case.attrs)).astype(np.float64)
+    tensors = [laid(queue, x, "contiguous")[1] for x in arrays]
+    found = elementwise.apply(case.op, *tensors, **case.attrs).to_host().astype(np.float64)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)

@@ -245,13 +245,16 @@ def _math_blocks() -> dict[str, str]:
     return {block.split("\n", 1)[0].strip(): block.split("\n", 1)[1] for block in text.split("// @")[1:]}
 
 
-def _math(name: str, element: str, plain: bool, doubles: bool) -> str:
+def _math(name: str, element: str, width: int, plain: bool, doubles: bool) -> str:
     """The definition of `f_<name>`: a builtin, or on CPU devices and integers a function of our own."""
     blocks = _math_blocks()
     if element not in FLOATING:
         return blocks.get(f"int_{name}", f"#define f_{name}(a) (a)\n")
     if element == "double" and f"double_{name}" in blocks:
         return blocks[f"double_{name}"]
+    if plain and (name, element) == ("pow", "double") and width > 1:  # PoCL's of eight doubles errs in some lanes
+        lanes = ", ".join(f"pow(a.s{j:x}, b.s{j:x})" for j in range(width))
+        return f"static inline T f_pow(T a, T b) {{ return (T)({lanes}); }}\n"
     if plain and element == "float" and name in blocks and (doubles or "f_quarter" not in blocks[name]):
         return blocks[name]
     return f"#define f_{name} {FUNCTIONS[name]}\n"
@@ -271,7 +274,7 @@ def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool 
             if word in order:
                 continue
             if word.startswith("f_") and (word[2:] in FUNCTIONS or word[2:] in _math_blocks()):
-                text = _math(word[2:], element, plain, doubles)
+                text = _math(word[2:], element, width, plain, doubles)
                 require(w for w in _WORD.findall(text) if w != word)
                 order[word] = text
             elif word in _definitions:
