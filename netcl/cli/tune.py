@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from netcl.cli.values import whole
+from netcl.core.protocols import Queue
 
 HELP = "find the fastest kernel sizes for this device"
 
@@ -38,7 +39,7 @@ def rows(kernel: str) -> list[Row]:
 
 
 @contextmanager
-def trial(kernel: str, row: Row, queue: Any) -> Iterator[None]:
+def trial(kernel: str, row: Row, queue: Queue) -> Iterator[None]:
     """Ops take `row` for `kernel` on the device of `queue` inside."""
     from netcl.core.device.profile import profile_of
     from netcl.core.queue import state_of
@@ -60,7 +61,7 @@ def largest(profile: Any) -> int:
     return max(1, math.isqrt(min(profile.max_alloc, profile.global_mem // 8) // 12))
 
 
-def work(kernel: str, queue: Any, size: int) -> Callable[[], Any]:
+def work(kernel: str, queue: Queue, size: int) -> Callable[[], Any]:
     """The op that `kernel` is timed by."""
     import numpy as np
 

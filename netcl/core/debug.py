@@ -11,6 +11,7 @@ from typing import Any
 
 from netcl.core import settings
 from netcl.core.errors import NetclError
+from netcl.core.protocols import Queue
 
 DEVICES, LAUNCHES, SOURCE = 1, 2, 3
 level = 0
@@ -61,11 +62,11 @@ def _seconds(event: Any) -> float:
     return float(event.profile.end - event.profile.start) * 1e-9
 
 
-def _print_launch(kernel: Any, queue: Any, size: Any, local: Any, args: Any, event: Any) -> None:
+def _print_launch(kernel: Any, queue: Queue, size: Any, local: Any, args: Any, event: Any) -> None:
     _print(f"{kernel.name} {size} / {local}", sum(memory_of(args).values()), _seconds(event))
 
 
-def _print_copy(kind: str, queue: Any, target: Any, source: Any, nbytes: int, details: Any, event: Any) -> None:
+def _print_copy(kind: str, queue: Queue, target: Any, source: Any, nbytes: int, details: Any, event: Any) -> None:
     if event is not None:  # None on NumPy, where nothing is sent
         _print(kind, nbytes, _seconds(event))
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from netcl.core import host_memory, process, settings
 from netcl.core.errors import OutOfMemoryError, ShapeError
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
@@ -116,16 +117,17 @@ class _Maker:
         """Whether there is room for a new block. Raises _Full where no idle block could be as large."""
         if nbytes > self.budget.total:
             raise _Full
-        return pool.alloc_size(pool.bin_number(nbytes)) <= self.budget.look().nbytes  # type: ignore[no-any-return]
+        return bool(pool.alloc_size(pool.bin_number(nbytes)) <= self.budget.look().nbytes)
 
 
-def _maker_of(queue: Any) -> _Maker:
+def _maker_of(queue: Queue) -> _Maker:
     """The one that all pools of `queue` share."""
     state = state_of(queue)
     with state.lock:
         if state.maker is None:
             state.maker = _Maker(queue.context, queue.device)
-        return state.maker  # type: ignore[no-any-return]
+        maker: _Maker = state.maker
+        return maker
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class BufferPool:
     """Device memory for one queue (or for a context, when only handles are wanted)."""
 
     context: Any
-    queue: Any
+    queue: Queue | None
     device: Any
     idle_is_free = True  # whether nobody needs what idle blocks hold
     _pool: Any
@@ -267,7 +269,7 @@ class BufferPool:
     @property
     def managed_bytes(self) -> int:
         """Bytes in use and idle."""
-        return self._pool.managed_bytes  # type: ignore[no-any-return]
+        return int(self._pool.managed_bytes)
 
     def allocate(self, nbytes: int) -> BufferHandle:
         """A handle on a block of at least `nbytes`. Raises ShapeError for negative sizes, OutOfMemoryError."""
@@ -394,7 +396,7 @@ class PinnedBufferPool:
         return PoolStats(self._requests, self._misses, self._active, self._total - self._active)
 
 
-def pool_of(queue: Any) -> BufferPool:
+def pool_of(queue: Queue) -> BufferPool:
     """The pool every tensor on `queue` comes from; its cap on idle memory is NETCL_MAX_CACHED_GB, if set."""
     state = state_of(queue)
     if state.pool is None:
@@ -406,7 +408,7 @@ def pool_of(queue: Any) -> BufferPool:
     return pool
 
 
-def pinned_pool_of(queue: Any) -> PinnedBufferPool:
+def pinned_pool_of(queue: Queue) -> PinnedBufferPool:
     """The page-locked staging blocks of `queue`."""
     state = state_of(queue)
     if state.pinned is None:
@@ -420,7 +422,7 @@ def pinned_pool_of(queue: Any) -> PinnedBufferPool:
 get_pinned_pool = pinned_pool_of
 
 
-def empty_buffer(queue: Any, nbytes: int) -> Buffer:
+def empty_buffer(queue: Queue, nbytes: int) -> Buffer:
     """A block for `queue`: pooled device memory, or a byte array on the NumPy backend."""
     pool = state_of(queue).pool
     return (pool or pool_of(queue)).buffer(nbytes)

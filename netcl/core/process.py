@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from netcl.core.errors import DeviceError
+from netcl.core.protocols import Queue
 
 started = False  # whether OpenCL was used in this process
 forked = False  # whether this process is a fork of one that had started OpenCL
@@ -29,12 +30,12 @@ def check() -> None:
         )
 
 
-def target(queue: Any) -> Any:
+def target(queue: Queue) -> Any:
     """The queue that a command for `queue` goes to now."""
     return queue if gate is None else gate(queue)
 
 
-def _refuse(queue: Any) -> Any:
+def _refuse(queue: Queue) -> Any:
     check()
     return queue
 

@@ -7,6 +7,8 @@ import threading
 from collections import deque
 from typing import Any
 
+from netcl.core.protocols import Queue
+
 
 class Plans(dict[Any, Any]):
     """Prepared launches by key; when there are too many the older half goes, so that ever new shapes fill no memory."""
@@ -43,6 +45,8 @@ class CPUQueue:
     """Stands in for a command queue on the NumPy backend; work on it is done when a call returns."""
 
     __slots__ = ("netcl_state",)
+    device = context = None
+    int_ptr = 0
 
     def __init__(self) -> None:
         self.netcl_state = QueueState()
@@ -60,12 +64,13 @@ class CPUQueue:
 _creation = threading.Lock()
 
 
-def state_of(queue: Any) -> QueueState:
+def state_of(queue: Queue) -> QueueState:
     """The state of `queue`, made on first use; pyopencl queues carry it as an attribute, so it dies with them."""
     try:
-        return queue.netcl_state  # type: ignore[no-any-return]
+        state: QueueState = queue.netcl_state
     except AttributeError:
         with _creation:
             if not hasattr(queue, "netcl_state"):
-                queue.netcl_state = QueueState()
-            return queue.netcl_state  # type: ignore[no-any-return]
+                vars(queue)["netcl_state"] = QueueState()
+            state = queue.netcl_state
+    return state

@@ -16,6 +16,7 @@ from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, c
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.layout import Shape, as_int
 from netcl.core.memory import empty_buffer
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 
 OPERATIONS: dict[str, Callable[..., Any]] = {}  # filled by netcl.ops: core itself compiles nothing
@@ -53,7 +54,7 @@ class Tensor:
     __array_priority__ = 100.0  # NumPy leaves `array + tensor` to us
     __hash__ = object.__hash__
 
-    def __init__(self, buffer: Any, shape: Shape, strides: Shape, offset: int, dtype: DType, queue: Any) -> None:
+    def __init__(self, buffer: Any, shape: Shape, strides: Shape, offset: int, dtype: DType, queue: Queue) -> None:
         self.buffer, self.shape, self.strides, self.offset = buffer, shape, strides, offset
         self.dtype, self.queue = dtype, queue
 
@@ -104,22 +105,22 @@ class Tensor:
         return tensor
 
     @staticmethod
-    def from_shape(queue: Any, shape: Any, dtype: Any = "float32", fill: Any = 0) -> Tensor:
+    def from_shape(queue: Queue, shape: Any, dtype: Any = "float32", fill: Any = 0) -> Tensor:
         """A tensor of `shape` holding `fill` everywhere."""
         return Tensor.full(queue, shape, fill, dtype)
 
     @staticmethod
-    def zeros(queue: Any, shape: Any, dtype: Any = "float32") -> Tensor:
+    def zeros(queue: Queue, shape: Any, dtype: Any = "float32") -> Tensor:
         """A tensor of zeros."""
         return Tensor.full(queue, shape, 0, dtype)
 
     @staticmethod
-    def ones(queue: Any, shape: Any, dtype: Any = "float32") -> Tensor:
+    def ones(queue: Queue, shape: Any, dtype: Any = "float32") -> Tensor:
         """A tensor of ones."""
         return Tensor.full(queue, shape, 1, dtype)
 
     @staticmethod
-    def full(queue: Any, shape: Any, value: Any, dtype: Any = "float32") -> Tensor:
+    def full(queue: Queue, shape: Any, value: Any, dtype: Any = "float32") -> Tensor:
         """A tensor of `shape` holding `value` everywhere."""
         return Tensor.empty(queue, shape, dtype)._fill(value)
 
@@ -398,7 +399,7 @@ def _restored(array: np.ndarray, dtype: str, place: Place) -> Tensor:
     return Tensor.from_host(queue_at(place), array.view(as_dtype(dtype)))
 
 
-def _allocate(queue: Any, shape: Shape, dtype: DType) -> Tensor:
+def _allocate(queue: Queue, shape: Shape, dtype: DType) -> Tensor:
     """An uninitialised tensor; arguments are trusted."""
     size = layout.size_of(shape)
     buffer = (
@@ -422,7 +423,7 @@ def destination(where: str, target: Any) -> tuple[Any, DType | None]:
         raise DTypeError(f"{where}: expected a dtype or a device, got {target!r} ({error})") from None
 
 
-def storable(dtype: DType, queue: Any) -> DType:
+def storable(dtype: DType, queue: Queue) -> DType:
     """`dtype`, or what the device can hold in its place (see dtypes.on_device)."""
     if dtype != FLOAT64 or isinstance(queue, CPUQueue):
         return dtype
@@ -433,7 +434,7 @@ def storable(dtype: DType, queue: Any) -> DType:
     return on_device(dtype, bool(device.double_fp_config), device.name.strip())
 
 
-def _check_backend(queue: Any, backend: str | None) -> None:
+def _check_backend(queue: Queue, backend: str | None) -> None:
     actual = "cpu" if isinstance(queue, CPUQueue) else "cl"
     if backend is not None and backend != actual:
         raise DeviceError(
@@ -442,7 +443,7 @@ def _check_backend(queue: Any, backend: str | None) -> None:
         )
 
 
-def _device_name(queue: Any) -> str:
+def _device_name(queue: Queue) -> str:
     return "numpy" if isinstance(queue, CPUQueue) else queue.device.name.strip()
 
 

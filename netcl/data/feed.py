@@ -27,6 +27,7 @@ from netcl.core.dtypes import SUPPORTED, as_dtype, transferable
 from netcl.core.errors import OutOfMemoryError
 from netcl.core.layout import contiguous_strides, size_of
 from netcl.core.memory import BufferHandle, BufferPool, PinnedBufferPool, pool_of
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, storable
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
@@ -68,17 +69,18 @@ class Feed:
     of its batches needs, for each array, at most `ahead` + 2 blocks and 2 `ahead` pieces of page-locked memory.
     """
 
-    def __init__(self, queue: Any, ahead: int) -> None:
+    def __init__(self, queue: Queue, ahead: int) -> None:
         """Args: ahead: batches that may be under way at once."""
         process.check()
-        self.queue, self.ahead, self.copies = queue, ahead, cl.CommandQueue(queue.context, queue.device)
+        self.queue, self.ahead = queue, ahead
+        self.copies: Any = cl.CommandQueue(queue.context, queue.device)
         self.pinned, self.pool = PinnedBufferPool(queue), BufferPool(self.copies)
         self.blocks: list[_Block] = []
         self.sent: deque[tuple[list[Any], list[BufferHandle]]] = deque()  # copies, and what they may still read
         self._lock, self._retiring = threading.Lock(), threading.Lock()
 
     @staticmethod
-    def suits(queue: Any) -> bool:
+    def suits(queue: Queue) -> bool:
         """Whether copies run beside the work of `queue`: on GPUs with memory of their own."""
         return profile_of(queue).discrete
 

@@ -261,7 +261,7 @@ def _run_numpy(
     layout.broadcast(title(chain), *(t.shape for t in tensors))
     fn = chain.python(compute, dtypes)
     if out is None:
-        return cpu.compute(fn, *tensors, scalars=tuple(scalars))  # type: ignore[no-any-return]
+        return cpu.compute(fn, *tensors, scalars=tuple(scalars))
     n = len(out)
     cpu.update(lambda *arrays, **kw: fn(*arrays[n:], **kw), out, *tensors, scalars=tuple(scalars))
     return tuple(out)

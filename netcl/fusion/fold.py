@@ -156,7 +156,7 @@ def _on_numpy(
             total = np.sqrt(total) if final == "root" else total
         return np.asarray(total).astype(dtype, copy=False).reshape(result_shape)
 
-    return cpu.compute(fold_arrays, *tensors, scalars=scalars)  # type: ignore[no-any-return]
+    return cpu.compute(fold_arrays, *tensors, scalars=scalars)
 
 
 def _accumulator(op: str, value: np.ndarray, axes: Shape) -> DType:

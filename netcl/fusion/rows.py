@@ -66,7 +66,7 @@ def run_rows(
     if len(tensors) > 1:
         same_queue(chain.name, *tensors)
     if isinstance(queue, CPUQueue):
-        return cpu.compute(chain.python(compute, dtypes), *tensors, scalars=tuple(scalars))  # type: ignore[no-any-return]
+        return cpu.compute(chain.python(compute, dtypes), *tensors, scalars=tuple(scalars))
     layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in tensors])
     plans = queue.netcl_state.plans
     key = (chain, compute, dtypes, layouts)

@@ -10,6 +10,7 @@ import numpy as np
 
 import netcl.nn as nn
 from netcl.core.errors import CheckpointError, DeviceError, OutOfMemoryError
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 from netcl.io.file import CODES, one_line
 from netcl.nn import init
@@ -18,7 +19,7 @@ from netcl.nn.parameter import Parameter
 from netcl.nn.recipe import NOT_SETTINGS, at
 
 
-def build(spec: Any, queue: Any, classes: Iterable[type], state: Mapping[str, np.ndarray]) -> Module:
+def build(spec: Any, queue: Queue, classes: Iterable[type], state: Mapping[str, np.ndarray]) -> Module:
     """The module that `spec` describes, with fresh weights of no more numbers than `state` has (twice, and some more).
 
     Raises CheckpointError for a class that is not known, for an architecture that is not as `describe` writes it, and
@@ -40,7 +41,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Reader:
-    def __init__(self, queue: Any, classes: Iterable[type]) -> None:
+    def __init__(self, queue: Queue, classes: Iterable[type]) -> None:
         self.queue = queue
         self.own = {c.__name__: c for c in classes}
         self.library = {name: getattr(nn, name) for name in nn.__all__ if isinstance(getattr(nn, name), type)}

@@ -26,11 +26,11 @@ from netcl.core.backend import native, opencl
 from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
 from netcl.core.memory import pool_of
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels.signature import Signature, signature
 from netcl.runtime.cache import get_kernel
 
-Launch = Callable[..., Any]  # of the arguments that are not bound, by name; returns the new tensors
 New = Mapping[str, tuple[Shape, DType]]
 _TEXT = """
 def make(_slow, _opencl, _process, _head, _pieces, _enqueue, _pool, _queue, _sizes):
@@ -66,7 +66,7 @@ class Program:
 
     __slots__ = ("kernel", "queue", "signature")
 
-    def __init__(self, queue: Any, kernel: opencl.Kernel, known: Signature) -> None:
+    def __init__(self, queue: Queue, kernel: opencl.Kernel, known: Signature) -> None:
         self.queue, self.kernel, self.signature = queue, kernel, known
 
     def record(self, argument: str, **fields: Any) -> bytes:
@@ -75,7 +75,7 @@ class Program:
 
     def bind(
         self, grid: tuple[int, ...], group: tuple[int, ...] | None, new: New | None = None, /, **known: Any
-    ) -> Launch:
+    ) -> Launch[Any]:
         """A launch of `grid` work-items in groups of `group` that takes, by name, what is neither new nor in `known`.
 
         Args: new: shape and dtype of the tensors that every launch makes and returns: one, or a tuple of several.
@@ -96,7 +96,7 @@ class Program:
 
     def _launch(
         self, grid: Any, group: Any, values: tuple[str | None, ...], free: list[str], known: dict[str, Any], new: New
-    ) -> Launch:
+    ) -> Launch[Any]:
         """The function behind `bind`: `values` are what stands for the arguments, None for the `known`."""
         names, kernel, queue = self.signature.names, self.kernel, self.queue
         given = [f"_k{i}" if v is None else v for i, v in enumerate(values)]
@@ -104,7 +104,7 @@ class Program:
         pool = pool_of(queue)
         sizes = [(layout.size_of(s) * t.itemsize, s, layout.contiguous_strides(s), t) for s, t in new.values()]
         make = _factory(_SLOW, tuple(new), parameters=", ".join(free), known=_listed(bound), arguments=", ".join(given))
-        slow: Launch = make(opencl, kernel, grid, group, [*bound.values()], pool, queue, sizes)
+        slow: Launch[Any] = make(opencl, kernel, grid, group, [*bound.values()], pool, queue, sizes)
         sender = kernel.sender
         if sender is None:
             return slow
@@ -112,11 +112,11 @@ class Program:
         pieces, packed = _pieces(sender, values, names, known)
         names_of_pieces = _listed(f"_p{i}" for i in range(len(pieces)))
         make = _factory(_TEXT, tuple(new), parameters=", ".join(free), packed=packed, pieces=names_of_pieces)
-        launch: Launch = make(slow, opencl, process, head, pieces, sender.launch, pool, queue, sizes)
+        launch: Launch[Any] = make(slow, opencl, process, head, pieces, sender.launch, pool, queue, sizes)
         return launch
 
 
-def program(queue: Any, source: str, name: str, options: tuple[str, ...] = (), edit: Any = None) -> Program:
+def program(queue: Queue, source: str, name: str, options: tuple[str, ...] = (), edit: Any = None) -> Program:
     """The kernel `name` of `source` for `queue`, built on first use (see runtime.cache.get_kernel)."""
     found = signature(source, name)
     return Program(queue, get_kernel(queue, source, name, found.types, options, edit), found)
@@ -160,10 +160,11 @@ def _listed(names: Iterable[str]) -> str:
 
 
 @cache
-def _factory(text: str, new: tuple[str, ...], **parts: str) -> Callable[..., Launch]:
+def _factory(text: str, new: tuple[str, ...], **parts: str) -> Callable[..., Launch[Any]]:
     """`make` of _TEXT or _SLOW, written out for these parts and new tensors."""
     made = [f"{y} = Tensor(_pool.buffer(_n{k}), _s{k}, _t{k}, 0, _d{k}, _queue)" for k, y in enumerate(new)]
     sizes = _listed(f"(_n{k}, _s{k}, _t{k}, _d{k})" for k in range(len(new)))
     space: dict[str, Any] = {"StructError": struct.error, "Tensor": Tensor}
     exec(text.format(sizes=sizes, new="; ".join(made) or "pass", results=", ".join(new) or "None", **parts), space)
-    return space["make"]  # type: ignore[no-any-return]
+    make: Callable[..., Launch[Any]] = space["make"]
+    return make

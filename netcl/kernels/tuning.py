@@ -25,6 +25,7 @@ from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.errors import DeviceError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
+from netcl.core.protocols import Queue
 from netcl.runtime.cache import get_kernel
 
 Row = dict[str, int]
@@ -109,7 +110,7 @@ def overlay_path() -> Path | None:
 def _table(text: str, where: str) -> dict[str, dict[str, Row]]:
     """A tuning table from JSON; DeviceError in the house form when it is not one."""
     try:
-        table = json.loads(text)
+        table: dict[str, dict[str, Row]] = json.loads(text)
         if not all(
             isinstance(v, int) and v > 0 for rows in table.values() for row in rows.values() for v in row.values()
         ):
@@ -118,7 +119,7 @@ def _table(text: str, where: str) -> dict[str, dict[str, Row]]:
         raise DeviceError(
             f"tuning: expected kernel -> device -> sizes as JSON in {where}, got: {error}; repair or delete the file."
         ) from None
-    return table  # type: ignore[no-any-return]
+    return table
 
 
 @cache
@@ -224,11 +225,11 @@ class KernelSpec:
         half = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n" if re.search(r"\bhalf\s+\w", self.src) else ""
         return f"{half}{PRIMITIVE_PREAMBLE}{self.src}"
 
-    def build(self, queue: Any) -> Kernel:
+    def build(self, queue: Queue) -> Kernel:
         """The built kernel, from the program cache when it is there."""
         return get_kernel(queue, self.source, self.name, argument_types(self.src, self.name), self.extra_flags)
 
-    def run(self, queue: Any, global_size: Sequence[int], local_size: Sequence[int] | None, *args: Any) -> None:
+    def run(self, queue: Queue, global_size: Sequence[int], local_size: Sequence[int] | None, *args: Any) -> None:
         """Launch over `global_size`, rounded up to whole groups (so the kernel must guard its index)."""
         group = tuple(local_size or self.workgroup_size or (UNTUNED_GROUP, *(1,) * (len(global_size) - 1)))
         limit = profile_of(queue).max_work_group

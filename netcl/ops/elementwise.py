@@ -30,6 +30,7 @@ from netcl.core.dtypes import (  # fmt: skip
 from netcl.core.errors import DTypeError, meant, unexpected
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE, Primitive
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.fusion.chain import START, Chain, plan_of, run
@@ -123,7 +124,7 @@ def _check_out(name: str, dtype: DType, out: DType) -> None:
         raise DTypeError(f"{name}: expected `out` of a dtype that can hold {dtype}, got {out}.")
 
 
-def _without_fp64(queue: Any, compute: DType, dtype: DType) -> tuple[DType, DType]:
+def _without_fp64(queue: Queue, compute: DType, dtype: DType) -> tuple[DType, DType]:
     profile = profile_of(queue)
     compute = on_device(compute, profile.has_fp64, profile.name)
     return compute, dtype if dtype == BOOL else on_device(dtype, profile.has_fp64, profile.name)
@@ -226,7 +227,7 @@ def copy(x: Tensor) -> Tensor:
         opencl.copy_buffer(x.queue, out.buffer, x.buffer, x.nbytes, 0, x.offset * size)
         return out
     if x.backend == "cpu":
-        return cpu.compute(_copied, x)  # type: ignore[no-any-return]
+        return cpu.compute(_copied, x)
     bits = _bits(x)
     found = run(_COPY, compute_dtype(bits.dtype), (bits.dtype,), (bits,))[0]
     return found if bits is x else _seen_as(found, x.dtype)

@@ -40,7 +40,7 @@ def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
         raise ShapeError(f"concat: expected shapes that differ only along axis {axis}, got {shapes}.")
     dtype = common_dtype(*[t.dtype for t in tensors])
     if tensors[0].backend == "cpu":
-        return cpu.compute(_concatenate, *tensors, axis=axis, dtype=dtype)  # type: ignore[no-any-return]
+        return cpu.compute(_concatenate, *tensors, axis=axis, dtype=dtype)
     shape = list(tensors[0].shape)
     shape[axis] = sum(t.shape[axis] for t in tensors)
     out, start = allocate(queue, tuple(shape), dtype), 0
@@ -200,7 +200,7 @@ def _pad_constant(x: Tensor, pairs: tuple[tuple[int, int], ...], value: float) -
     if not pairs:
         return copy(x)
     if x.backend == "cpu":
-        return cpu.compute(_numpy_pad, x, pairs=pairs, value=value)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_pad, x, pairs=pairs, value=value)
     shape = tuple(b + n + a for (b, a), n in zip(pairs, x.shape, strict=True))
     out = Tensor.full(x.queue, shape, value, x.dtype)
     if x.size:

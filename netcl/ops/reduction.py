@@ -23,6 +23,7 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
+from netcl.core.protocols import Queue
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import Chain, run
@@ -121,7 +122,7 @@ def _refuse_empty(op: str, x: Tensor, axis: Axis) -> None:
         raise ShapeError(f"{op}: expected at least one element along axis {axis}, got shape {x.shape}.")
 
 
-def _float_for(queue: Any) -> DType:
+def _float_for(queue: Queue) -> DType:
     """float64, or float32 where the device has no doubles."""
     profile = profile_of(queue)
     return on_device(FLOAT64, profile.has_fp64, profile.name)
@@ -161,7 +162,7 @@ def _row_axes(x: Tensor, axis: Axis) -> int:
     return k if busy and cols <= LONG else 0
 
 
-def one(queue: Any, dtype: DType) -> Tensor:
+def one(queue: Queue, dtype: DType) -> Tensor:
     """The number one in shape (1,), made once per queue: to be read, never written."""
     plans = state_of(queue).plans
     key = ("one", dtype)

@@ -75,7 +75,7 @@ def total_norm(tensors: Sequence[Tensor], order: float = 2.0) -> Tensor:
     queue = same_queue("total_norm", *tensors)
     dtype = common_dtype(FLOAT32, *(t.dtype for t in tensors))
     if isinstance(queue, CPUQueue):
-        return cpu.compute(_numpy_total_norm, *tensors, queue=queue, order=order, dtype=dtype)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_total_norm, *tensors, queue=queue, order=order, dtype=dtype)
     kinds = dict.fromkeys(t.dtype for t in tensors if t.size)
     groups = [[t.contiguous() for t in tensors if t.dtype == kind and t.size] for kind in kinds]
     if not groups:

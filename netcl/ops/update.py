@@ -270,7 +270,7 @@ def _part(flat: Tensor, start: int, like: Tensor) -> Tensor:
     return flat[start : start + like.size].reshape(like.shape)
 
 
-def _gradient(name: str, p: Tensor, g: Any) -> Tensor:
+def _gradient(name: str, p: Tensor, g: Tensor) -> Tensor:
     """`g` as the kernel reads it, checked against its parameter."""
     if g.shape != p.shape:
         raise ShapeError(f"{name}: expected a gradient of shape {p.shape}, got {g.shape}.")

@@ -45,7 +45,7 @@ class Adam(Optimizer):
 
     def row(self, group: Group) -> str:
         """adam or adamw, with _amsgrad."""
-        return self.prefix + "_amsgrad" * group["amsgrad"]
+        return f"{self.prefix}_amsgrad" if group["amsgrad"] else self.prefix
 
     def scalars(self, group: Group, step: int) -> dict[str, float]:
         """Bias corrections in double precision, from the step count."""

@@ -16,6 +16,7 @@ from netcl.core import debug
 from netcl.core.backend import cpu, opencl, timed
 from netcl.core.device import queue_of
 from netcl.core.errors import NetclError
+from netcl.core.protocols import Queue
 from netcl.profiling.totals import KernelStats, Sample, Totals, table
 from netcl.profiling.work import operations
 
@@ -91,16 +92,16 @@ class KernelProfiler:
             self._offsets.clear()  # their queues may now go, and the ids with them to other queues
             self._origins.clear()
 
-    def _wants(self, queue: Any) -> bool:
+    def _wants(self, queue: Queue) -> bool:
         return self.queue is None or queue is self.queue or queue == self.queue
 
-    def _launched(self, kernel: Any, queue: Any, size: Any, group: Any, args: Any, event: Any) -> None:
+    def _launched(self, kernel: Any, queue: Queue, size: Any, group: Any, args: Any, event: Any) -> None:
         if not self._wants(queue):
             return
         sent, nbytes = time.perf_counter(), sum(debug.memory_of(args).values())
         self._add(event, kernel.name, "kernel", queue, sent, nbytes, operations(kernel.name, args, size), size, group)
 
-    def _copied(self, kind: str, queue: Any, target: Any, source: Any, nbytes: int, details: Any, event: Any) -> None:
+    def _copied(self, kind: str, queue: Queue, target: Any, source: Any, nbytes: int, details: Any, event: Any) -> None:
         if event is not None and self._wants(queue):
             moved = 2 * nbytes if kind == "copy" else nbytes  # a copy reads and writes device memory
             self._add(event, kind, kind, queue, time.perf_counter(), moved, 0, (), None)
@@ -130,7 +131,7 @@ class KernelProfiler:
             self._totals.add(found, self._offsets)
             self._samples.extend(found)
 
-    def _stamps(self, event: Any, name: str, kind: str, queue: Any, sent: float) -> tuple[float, float]:
+    def _stamps(self, event: Any, name: str, kind: str, queue: Queue, sent: float) -> tuple[float, float]:
         """Start and end of one command by the clock of its queue; NumPy's is the host's."""
         if isinstance(event, tuple):
             return event

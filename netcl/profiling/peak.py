@@ -14,6 +14,7 @@ from netcl.core.device import queue_of
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import FLOAT32, INT32
 from netcl.core.memory import empty_buffer
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.runtime.cache import get_kernel
 
@@ -54,7 +55,7 @@ def _best(run: Callable[[], None], finish: Callable[[], None]) -> float:
     return best
 
 
-def _measure(queue: Any) -> Peaks:
+def _measure(queue: Queue) -> Peaks:
     profile = profile_of(queue)
     cpu = profile.kind == "cpu"
     width, group, chunk = (profile.vector, 1, 4096) if cpu else (4, profile.group(256), 1)

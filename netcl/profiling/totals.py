@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from netcl.core.protocols import Queue
 from netcl.profiling.peak import peaks
 
 
@@ -13,7 +14,7 @@ class Sample(NamedTuple):
 
     name: str
     kind: str  # "kernel", "copy", "fill", "write", "read" or "numpy"
-    queue: Any
+    queue: Queue
     sent: float
     start: float
     end: float
@@ -52,7 +53,7 @@ class KernelStats(NamedTuple):
 
 
 class _Kernel(NamedTuple):
-    queue: Any  # that of the first call
+    queue: Queue  # that of the first call
     calls: int
     seconds: float
     nbytes: int
@@ -60,7 +61,7 @@ class _Kernel(NamedTuple):
 
 
 class _Busy(NamedTuple):
-    queue: Any
+    queue: Queue
     seconds: float  # length of the union of its commands' intervals
     began: float  # the first start and the latest end, on the queue's own clock
     reached: float

@@ -20,6 +20,7 @@ from netcl.core.backend import timed
 from netcl.core.device import queue_of
 from netcl.core.device.profile import profile_of
 from netcl.core.errors import DeviceError, NetclError
+from netcl.core.protocols import Queue
 from netcl.profiling.timer import EventTimer
 
 with contextlib.suppress(ImportError):  # without pyopencl there is nothing to tune
@@ -51,7 +52,7 @@ class WorkGroupTuner:
         self.kernel, self.global_size, self.args = kernel, tuple(global_size), tuple(args)
         self.candidates = candidates
 
-    def tune(self, queue: Any, candidates: Iterable[Any] | None = None) -> AutotuneResult:
+    def tune(self, queue: Queue, candidates: Iterable[Any] | None = None) -> AutotuneResult:
         """Time every candidate that the device takes: one run dropped, then the mean of three.
 
         Candidates are local sizes (numbers stand for the first axis), by default powers of two to 256.
@@ -73,7 +74,7 @@ class WorkGroupTuner:
         best = min(tried, key=lambda n: tried[n])
         return AutotuneResult(best, tried[best], tried)
 
-    def _run(self, queue: Any, local: tuple[int, ...]) -> float:
+    def _run(self, queue: Queue, local: tuple[int, ...]) -> float:
         """Mean seconds; not through `launch`, because the arguments may have been set by the caller."""
         handle, times = self._handle(), []
         timed.start()

@@ -8,6 +8,7 @@ limited by memory, where bytes say enough.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +18,7 @@ Count = Callable[[bytes, Sequence[int]], float]
 
 def _sizes(dims: bytes) -> float:
     """2 m n k of 64-bit sizes."""
-    m, n, k = struct.unpack_from("3q", dims)
-    return 2.0 * m * n * k
+    return 2.0 * math.prod(map(int, struct.unpack_from("3q", dims)))
 
 
 def _last_axis(dims: bytes, size: Sequence[int]) -> float:
@@ -39,13 +39,13 @@ def _conv_weights(dims: bytes, size: Sequence[int]) -> float:
 
 def _gemm_mma(dims: bytes, size: Sequence[int]) -> float:
     m, n, k, _, _, _, parts = struct.unpack_from("7i", dims)
-    return 2.0 * m * n * k * size[1] / parts
+    return float(2.0 * m * n * k * size[1] / parts)
 
 
 def _gemm_wgmma(dims: bytes, size: Sequence[int]) -> float:
     m, n, _, _, tiles_m, tiles_n, tiles, _, parts = struct.unpack_from("9i", dims, 64 * 4)
     one, other = struct.unpack_from("2i", dims, 64 * 4 + 17 * 4 + 12)  # rows and k of A, the axis in memory first
-    return 2.0 * m * n * (one if other == m else other) * tiles / (tiles_m * tiles_n * parts)
+    return float(2.0 * m * n * (one if other == m else other) * tiles / (tiles_m * tiles_n * parts))
 
 
 OPERATIONS: dict[str, Count] = {

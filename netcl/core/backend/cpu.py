@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from netcl.core.dtypes import SUPPORTED
 from netcl.core.errors import DTypeError, OutOfMemoryError
 from netcl.core.host_memory import exhausted
 from netcl.core.layout import contiguous_strides
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 
@@ -21,7 +22,7 @@ __all__ = ["CPUQueue", "compute", "hooks", "update", "wrap"]
 hooks: list[Callable[..., None]] = []  # called as hook(fn, targets, tensors, attrs, in_place, start)
 
 
-def wrap(queue: CPUQueue, array: np.ndarray) -> Tensor:
+def wrap(queue: Queue, array: np.ndarray) -> Tensor:
     """`array` as a tensor of `queue`; copies only what is not contiguous."""
     if array.dtype not in SUPPORTED:
         raise DTypeError(f"NumPy backend: expected a supported dtype, got {array.dtype}.")
@@ -29,7 +30,13 @@ def wrap(queue: CPUQueue, array: np.ndarray) -> Tensor:
     return Tensor(flat, array.shape, contiguous_strides(array.shape), 0, array.dtype, queue)
 
 
-def compute(fn: Callable[..., Any], *tensors: Tensor, queue: CPUQueue | None = None, **attrs: Any) -> Any:
+@overload
+def compute(fn: Callable[..., np.ndarray], *tensors: Tensor, queue: Queue | None = None, **attrs: Any) -> Tensor: ...
+@overload
+def compute(
+    fn: Callable[..., tuple[np.ndarray, ...]], *tensors: Tensor, queue: Queue | None = None, **attrs: Any
+) -> tuple[Tensor, ...]: ...
+def compute(fn: Callable[..., Any], *tensors: Tensor, queue: Queue | None = None, **attrs: Any) -> Any:
     """Run `fn(*arrays, **attrs)` and return its array, or tuple of arrays, as new tensors.
 
     `queue` is needed only when no tensor is given. Attributes may be `rebind.Cell`s, read at each use. Floating-point
@@ -63,7 +70,7 @@ def _owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _fresh(queue: CPUQueue, array: np.ndarray, inputs: set[int]) -> Tensor:
+def _fresh(queue: Queue, array: np.ndarray, inputs: set[int]) -> Tensor:
     """`array` as a tensor that shares no memory with the inputs, whose owners are given: ops return new tensors."""
     return wrap(queue, array.copy() if id(_owner(array)) in inputs else array)
 

@@ -19,6 +19,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import DType, transferable
 from netcl.core.errors import DeviceError, IndexOutOfRange, NetclError, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
+from netcl.core.protocols import Queue
 from netcl.core.queue import QueueState, state_of
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
@@ -50,7 +51,7 @@ class Kernel:
 
 
 def launch(
-    kernel: Kernel, queue: Any, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, *args: Any
+    kernel: Kernel, queue: Queue, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, *args: Any
 ) -> None:
     """Enqueue `kernel`; the only call site, so capture, profiling and debug printing hook in here. Never waits.
 
@@ -92,16 +93,16 @@ def _enqueue(kernel: Kernel, queue: Any, global_size: Any, local_size: Any, args
         return _refuse(kernel, queue, global_size, local_size, error.code)
 
 
-def _refuse(kernel: Kernel, queue: Any, global_size: Any, local_size: Any, status: int) -> NoReturn:
+def _refuse(kernel: Kernel, queue: Queue, global_size: Any, local_size: Any, status: int) -> NoReturn:
     """Raise for a launch that the driver refused with `status`."""
     raise failure(f"{kernel.name}: launch over {global_size} in groups of {local_size}", queue, status)
 
 
-def failure(what: str, queue: Any, error: Exception | int) -> NetclError:
+def failure(what: str, queue: Queue, error: Exception | int) -> NetclError:
     """The error for a command that the driver refused: its status, or what pyopencl raised."""
-    codes = cl.status_code
+    codes: Any = cl.status_code
     status = error if isinstance(error, int) else int(getattr(error, "code", 0))
-    reason = codes.to_string(status, "OpenCL error %d")  # type: ignore[operator]
+    reason = str(codes.to_string(status, "OpenCL error %d"))
     name = queue.device.name.strip()
     if status in (codes.MEM_OBJECT_ALLOCATION_FAILURE, codes.OUT_OF_RESOURCES, codes.OUT_OF_HOST_MEMORY):
         return OutOfMemoryError(
@@ -112,7 +113,7 @@ def failure(what: str, queue: Any, error: Exception | int) -> NetclError:
     return DeviceError(f"{what} failed on {name}: {reason}{lost}.")
 
 
-def write(queue: Any, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
+def write(queue: Queue, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
     """Copy `array` to `buffer` at byte `offset` without waiting; later changes of `array` do not show."""
     if array.nbytes == 0:
         return
@@ -149,7 +150,7 @@ def _retire(state: QueueState, wait: bool) -> None:
             keep.release()
 
 
-def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
+def read(queue: Queue, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
     """Copy `buffer` from byte `offset` into the contiguous `array` and wait: one of the few synchronising calls.
 
     Raises IndexOutOfRange for a bad index that a kernel met since the last synchronisation.
@@ -179,7 +180,7 @@ def read(queue: Any, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
         _raise_flag(queue, state, flag)
 
 
-def finish(queue: Any) -> None:
+def finish(queue: Queue) -> None:
     """Wait for everything on `queue`. Raises IndexOutOfRange as `read` does."""
     state = state_of(queue)
     if state.armed:
@@ -194,7 +195,7 @@ def finish(queue: Any) -> None:
 
 
 def copy_buffer(
-    queue: Any, destination: Any, source: Any, nbytes: int, dst_offset: int = 0, src_offset: int = 0
+    queue: Queue, destination: Any, source: Any, nbytes: int, dst_offset: int = 0, src_offset: int = 0
 ) -> None:
     """Copy `nbytes` between two buffers of one context, without waiting."""
     if nbytes:
@@ -209,7 +210,7 @@ def copy_buffer(
             hook("copy", queue, destination, source, nbytes, (dst_offset, src_offset), event)
 
 
-def fill_buffer(queue: Any, buffer: Any, pattern: Any, nbytes: int, offset: int = 0) -> None:
+def fill_buffer(queue: Queue, buffer: Any, pattern: Any, nbytes: int, offset: int = 0) -> None:
     """Fill `nbytes` with a NumPy scalar by the driver, without waiting; they have to end before FILL_END."""
     if nbytes:
         target = process.target(queue)
@@ -221,7 +222,7 @@ def fill_buffer(queue: Any, buffer: Any, pattern: Any, nbytes: int, offset: int 
             hook("fill", queue, buffer, pattern, nbytes, (offset,), event)
 
 
-def flag_buffer(queue: Any) -> Any:
+def flag_buffer(queue: Queue) -> Any:
     """Six ints on the device: set, site code, bad value, limit, and the high halves of value and limit.
 
     Kernels set [0] by atomic_cmpxchg from 0: to 1 for 32-bit numbers, to 2 when they write the high halves as well.
@@ -237,7 +238,7 @@ def flag_buffer(queue: Any) -> Any:
     return state.flag
 
 
-def arm_flag(queue: Any, where: str) -> int:
+def arm_flag(queue: Queue, where: str) -> int:
     """The site code for `where`; from now on the next synchronisation looks at the flag."""
     state = state_of(queue)
     state.armed = True
@@ -248,7 +249,7 @@ def arm_flag(queue: Any, where: str) -> int:
         return len(state.sites) - 1
 
 
-def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
+def _read_flag(queue: Queue, state: QueueState) -> np.ndarray:
     flag = np.zeros(FLAG_BYTES // 4, np.int32)
     target = process.target(queue)
     try:
@@ -258,7 +259,7 @@ def _read_flag(queue: Any, state: QueueState) -> np.ndarray:
     return flag
 
 
-def _raise_flag(queue: Any, state: QueueState, flag: np.ndarray) -> None:
+def _raise_flag(queue: Queue, state: QueueState, flag: np.ndarray) -> None:
     state.armed = False
     if flag[0]:
         with live.unrecorded():

@@ -17,6 +17,7 @@ from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
 from netcl.core.memory import pool_of
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 
 Run = Callable[..., tuple[Tensor, ...]]
@@ -41,7 +42,7 @@ def make(slow, hooks, process, pool, results, head, pack, middle, pack_numbers, 
 
 
 def prepare(
-    kernel: Kernel, queue: Any, global_size: tuple[int, ...], local_size: tuple[int, ...] | None,
+    kernel: Kernel, queue: Queue, global_size: tuple[int, ...], local_size: tuple[int, ...] | None,
     constants: Sequence[int], inputs: int, shapes: Sequence[Shape], dtypes: Sequence[DType],
 ) -> Run:  # fmt: skip
     """A function of `inputs` tensors and the kernel's last numbers that launches `kernel`; new tensors of `shapes`.

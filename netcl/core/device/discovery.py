@@ -19,6 +19,7 @@ from netcl.core import debug, process, settings
 from netcl.core.device import pocl
 from netcl.core.device.profile import DeviceProfile, device_profile, numpy_profile, override_profile, profile_of
 from netcl.core.errors import DeviceError
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 
 __all__ = [
@@ -42,7 +43,7 @@ class DeviceHandle:
     platform: Any
     device: Any
     context: Any
-    queue: Any
+    queue: Queue
     backend: str
     device_name: str
     profile: DeviceProfile

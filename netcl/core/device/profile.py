@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from netcl.core.device import pocl
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, Plans, state_of
 
 
@@ -171,16 +172,17 @@ def numpy_profile() -> DeviceProfile:
     )
 
 
-def profile_of(queue: Any) -> DeviceProfile:
+def profile_of(queue: Queue) -> DeviceProfile:
     """The profile of the device behind `queue`, read on first use and kept with the queue."""
     state = state_of(queue)
     if state.profile is None:
         state.profile = numpy_profile() if isinstance(queue, CPUQueue) else device_profile(queue.device)
-    return state.profile  # type: ignore[no-any-return]
+    profile: DeviceProfile = state.profile
+    return profile
 
 
 @contextmanager
-def override_profile(queue: Any, profile: DeviceProfile) -> Iterator[DeviceProfile]:
+def override_profile(queue: Queue, profile: DeviceProfile) -> Iterator[DeviceProfile]:
     """Pretend that the device behind `queue` is as `profile` says: tests hide an extension or lower a limit with it."""
     state = state_of(queue)
     before = profile_of(queue), state.plans

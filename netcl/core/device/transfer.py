@@ -13,6 +13,7 @@ from typing import Any
 
 from netcl.core import process
 from netcl.core.device.discovery import DeviceHandle, manager
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 
 with contextlib.suppress(ImportError):  # without pyopencl there are no other queues
@@ -21,7 +22,7 @@ with contextlib.suppress(ImportError):  # without pyopencl there are no other qu
 Place = tuple[str, str, int] | None  # platform, name, and which of those alike; None for NumPy
 
 
-def place_of(queue: Any) -> Place:
+def place_of(queue: Queue) -> Place:
     """What tells the device of `queue` in another process."""
     if isinstance(queue, CPUQueue):
         return None

@@ -61,7 +61,7 @@ def conv2d(
     bias = rest[0] if rest else None
     if x.backend == "cpu":
         operands = (x, w) if bias is None else (x, w, bias)
-        return cpu.compute(conv_numpy.forward, *operands, g=g, activation=activation)  # type: ignore[no-any-return]
+        return cpu.compute(conv_numpy.forward, *operands, g=g, activation=activation)
     y = allocate(x.queue, g.y_shape, x.dtype)
     if y.size:
         _family(x).forward(y, x, contiguous(w), bias if bias is None else contiguous(bias), g, activation)
@@ -89,7 +89,7 @@ def conv2d_input_grad(
     _check_gradient("conv2d_input_grad", g, form)
     g, w = _floats("conv2d_input_grad", g, w)
     if g.backend == "cpu":
-        return cpu.compute(conv_numpy.input_grad, g, w, form=form)  # type: ignore[no-any-return]
+        return cpu.compute(conv_numpy.input_grad, g, w, form=form)
     dx = allocate(g.queue, form.x_shape, g.dtype)
     if dx.size:
         _family(g).input_grad(dx, g, contiguous(w), form)
@@ -108,7 +108,7 @@ def conv2d_weight_grad(
     _check_gradient("conv2d_weight_grad", g, form)
     g, x = _floats("conv2d_weight_grad", g, x)
     if g.backend == "cpu":
-        return cpu.compute(conv_numpy.weight_grad, g, x, form=form)  # type: ignore[no-any-return]
+        return cpu.compute(conv_numpy.weight_grad, g, x, form=form)
     dw = allocate(g.queue, form.w_shape, g.dtype)
     if dw.size and g.size:
         _family(g).weight_grad(dw, contiguous(g), x, form)

@@ -15,16 +15,17 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME, FLOAT32, FLOAT64, INT64, DType, as_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.kernels import sources
 from netcl.kernels.grid import CHUNK, like, line_of
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 from netcl.ops.index.pick import BITS
 
 
-def arange(queue: Any, start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
+def arange(queue: Queue, start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
     """start, start + step, ... below `stop` (above, for a negative step); arange(queue, n) counts from 0.
 
     int64 when all numbers are whole Python integers, else float32, unless `dtype` says so. Integers go by the
@@ -42,7 +43,7 @@ def arange(queue: Any, start: float, stop: float | None = None, step: float = 1,
 
 
 def linspace(
-    queue: Any, start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: Any = "float32"
+    queue: Queue, start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: Any = "float32"
 ) -> Tensor:
     """`num` numbers spread evenly from `start` to `stop`, which is the last one when `endpoint`."""
     if layout.as_int("linspace", num, "num") < 0:
@@ -60,15 +61,15 @@ def _ramp(where: str, queue: Any, dtype: DType, n: int, start: float, step: floa
     facts = (start, step, last) if is_float(dtype) else (int(start), int(step), int(last))
     queue = queue_of(where, queue)
     if isinstance(queue, CPUQueue):
-        return cpu.compute(_numpy_ramp, queue=queue, dtype=dtype, n=n, facts=facts)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_ramp, queue=queue, dtype=dtype, n=n, facts=facts)
     if n == 0:
         return Tensor.empty(queue, (0,), dtype)
     start, step, last = facts
     launch = remember(queue, ("ramp", dtype, n), lambda: _ramp_plan(queue, dtype, n))
-    return launch(start=start, step=step, last=last)  # type: ignore[no-any-return]
+    return launch(start=start, step=step, last=last)
 
 
-def _ramp_plan(queue: Any, dtype: DType, n: int) -> Launch:
+def _ramp_plan(queue: Queue, dtype: DType, n: int) -> Launch[Tensor]:
     profile = profile_of(queue)
     acc = INT64 if not is_float(dtype) else FLOAT64 if profile.has_fp64 else FLOAT32
     grid, local, span = line_of(profile, n)
@@ -88,7 +89,7 @@ def _ramp_source(dtype: DType, acc: DType) -> str:
     return sources.load("create.cl", FORM=0, S=C_NAME[dtype], T=C_NAME[compute_dtype(dtype)], ACC=C_NAME[acc])
 
 
-def eye(queue: Any, n: int, m: int | None = None, k: int = 0, dtype: Any = "float32") -> Tensor:
+def eye(queue: Queue, n: int, m: int | None = None, k: int = 0, dtype: Any = "float32") -> Tensor:
     """An n x m matrix (m defaults to n) of zeros with ones on diagonal `k`: y[i, i + k] = 1."""
     out, k = Tensor.zeros(queue, (n, n if m is None else m), dtype), layout.as_int("eye", k, "k")
     rows, cols = out.shape
@@ -115,15 +116,15 @@ def _triangle(where: str, x: Tensor, k: int) -> Tensor:
         raise ShapeError(f"{where}: expected matrices (..., rows, cols), got shape {x.shape}.")
     k = layout.as_int(where, k, "k")
     if x.backend == "cpu":
-        return cpu.compute(_numpy_triangle, x, where=where, k=k)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_triangle, x, where=where, k=k)
     if x.size == 0:
         return Tensor.empty(x.queue, x.shape, x.dtype)
     seen, shape = x.reshape(-1, *x.shape[-2:]), x.shape
     launch = remember(x.queue, (where, k, shape, *like(seen)), lambda: _triangle_plan(where, seen, k, shape))
-    return launch(x=seen)  # type: ignore[no-any-return]
+    return launch(x=seen)
 
 
-def _triangle_plan(where: str, x: Tensor, k: int, shape: Shape) -> Launch:
+def _triangle_plan(where: str, x: Tensor, k: int, shape: Shape) -> Launch[Tensor]:
     """The launch for x (batch, rows, cols) whose result has `shape`."""
     profile, (batch, rows, cols) = profile_of(x.queue), x.shape
     group, span = (1, CHUNK) if profile.kind == "cpu" else (profile.group(64), 1)

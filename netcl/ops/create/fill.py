@@ -6,16 +6,15 @@ this kernel 4.5. And it takes offsets of 32 bits: what is to go past 2^31 bytes 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from netcl.core.device.profile import profile_of
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.grid import line_of
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 
 WORD = 16  # bytes
 
@@ -31,6 +30,6 @@ def fill(x: Tensor, pattern: np.generic) -> None:
     launch(out=x.buffer, low=low, high=high, start=start, end=end, first=first)
 
 
-def _plan(queue: Any, words: int) -> Launch:
+def _plan(queue: Queue, words: int) -> Launch[Tensor]:
     grid, local, span = line_of(profile_of(queue), max(words, 1))
     return program(queue, sources.load("create.cl", FORM=2), "fill", ("-w",)).bind(grid, local, n=words, span=span)

@@ -25,11 +25,12 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
 from netcl.core.live import Cell
+from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 from netcl.ops.elementwise import contiguous
 
 UNIFORM, NORMAL, BERNOULLI, INTEGERS, DROPOUT = range(5)  # FORM in random.cl
@@ -144,8 +145,9 @@ def _numpy(*arrays: np.ndarray, law: Law, shape: Shape, dtype: DType, draw: tupl
     form, a, b, low, limit = law
     count = layout.size_of(shape)
     words = philox(draw[0], -(-count // 4) * 4, draw[1], draw[2])
+    values: np.ndarray
     if form == INTEGERS:
-        values: Any = low + ((words.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
+        values = low + ((words.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
     elif form == NORMAL:
         values = a + b * _numpy_normal(words)
     elif form == UNIFORM:
@@ -153,8 +155,10 @@ def _numpy(*arrays: np.ndarray, law: Law, shape: Shape, dtype: DType, draw: tupl
     elif form == BERNOULLI:
         values = words >> np.uint32(8) < limit
     else:
-        chosen = (words >> np.uint32(8) >= limit)[:count].reshape(shape)
-        return np.where(chosen, arrays[0] * arrays[0].dtype.type(b), arrays[0].dtype.type(0))
+        chosen = (words >> np.uint32(8) >= limit)[:count]
+        kind = arrays[0].dtype.type
+        values = np.where(chosen.reshape(shape), arrays[0] * kind(b), kind(0))
+        return values
     return values[:count].astype(dtype).reshape(shape)
 
 
@@ -174,7 +178,7 @@ def _source(form: int, dtype: DType, plain: bool) -> str:
     return sources.load("random.cl", preamble=preamble, FORM=form, W=width, STEP=step, S=C_NAME[dtype], **extra)
 
 
-def _generate(queue: Any, law: Law, shape: Shape, dtype: DType, draw: Draw, **x: Tensor) -> Tensor:
+def _generate(queue: Queue, law: Law, shape: Shape, dtype: DType, draw: Draw, **x: Tensor) -> Tensor:
     """Numbers of `law`; dropout has an `x`, which is contiguous."""
     if isinstance(queue, CPUQueue):
         made: Tensor = cpu.compute(
@@ -184,12 +188,10 @@ def _generate(queue: Any, law: Law, shape: Shape, dtype: DType, draw: Draw, **x:
     if 0 in shape:
         return allocate(queue, shape, dtype)
     launch = remember(queue, ("random", law.form, shape, dtype), lambda: _plan(queue, law.form, shape, dtype))
-    return launch(  # type: ignore[no-any-return]
-        **x, first=draw.first, k0=draw.low, k1=draw.high, a=law.a, b=law.b, low=law.low, range=law.range
-    )
+    return launch(**x, first=draw.first, k0=draw.low, k1=draw.high, a=law.a, b=law.b, low=law.low, range=law.range)
 
 
-def _plan(queue: Any, form: int, shape: Shape, dtype: DType) -> Launch:
+def _plan(queue: Queue, form: int, shape: Shape, dtype: DType) -> Launch[Tensor]:
     profile, count = profile_of(queue), layout.size_of(shape)
     plain, storage = profile.kind == "cpu", UINT8 if dtype == BOOL else dtype
     group = 1 if plain else profile.group(256)
@@ -263,7 +265,7 @@ def randint(
     return _generate(queue, Law(INTEGERS, low=low, range=high - low), shape, as_dtype(dtype), draw)
 
 
-def permutation(queue: Any, n: int, generator: Generator | None = None) -> Tensor:
+def permutation(queue: Queue, n: int, generator: Generator | None = None) -> Tensor:
     """0 ... n-1 in random order as int64. Made on the host: the stable order of n Philox words."""
     if layout.as_int("permutation", n, "n") < 0:
         raise ShapeError(f"permutation: expected a length of at least 0, got {n}.")

@@ -19,13 +19,14 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, as_dtype
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.fusion.chain import Chain
+from netcl.fusion.fold import fold_chain
 from netcl.kernels import sources
 from netcl.kernels.grid import START, is_wide, like, line_of, matrix_of
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, Program, program
-from netcl.ops import reduction
+from netcl.kernels.program import Program, program
 from netcl.ops.elementwise import contiguous
 from netcl.ops.index.scan import count_marked
 
@@ -108,8 +109,8 @@ def pick(where: str, x: Tensor, index: Tensor, shape: Shape) -> Tensor:
     if 0 in shape:
         return empty(x, shape)
     if x.backend == "cpu":
-        return cpu.compute(_numpy_pick, x, index, where=where, shape=shape)  # type: ignore[no-any-return]
-    return _plan_of(x, index, shape)(x, index, arm_flag(x.queue, where))  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_pick, x, index, where=where, shape=shape)
+    return _plan_of(x, index, shape)(x, index, arm_flag(x.queue, where))
 
 
 def _alike(x: Tensor) -> tuple[Any, ...]:
@@ -117,7 +118,7 @@ def _alike(x: Tensor) -> tuple[Any, ...]:
     return x.shape, x.strides, x.dtype, x.offset & EXACT
 
 
-def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Launch:
+def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Launch[Tensor]:
     """The launch of `pick` for tensors like these: of (x, index, code of the flag) to the result.
 
     It takes no more of the tensors than memory and offsets.
@@ -127,7 +128,7 @@ def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Launch:
     return remember(x.queue, ("pick", shape, *_alike(x), *_alike(index)), lambda: _plan(x, index, shape))
 
 
-def _plan(x: Tensor, index: Tensor, shape: Shape) -> Launch:
+def _plan(x: Tensor, index: Tensor, shape: Shape) -> Launch[Tensor]:
     queue, profile = x.queue, profile_of(x.queue)
     made = (x.shape[0], index.shape[1], x.shape[2])
     steps = layout.expand_strides(index.shape, index.strides, made)
@@ -178,7 +179,7 @@ def one_hot(index: Tensor, classes: int, dtype: Any = "float32") -> Tensor:
     classes = layout.as_int("one_hot", classes, "classes", 1)
     queue, dtype = index.queue, as_dtype(dtype)
     if index.backend == "cpu":
-        return cpu.compute(_numpy_one_hot, index, classes=classes, dtype=dtype)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_one_hot, index, classes=classes, dtype=dtype)
     out, index = Tensor.zeros(queue, (*index.shape, classes), dtype), contiguous(index)
     if index.size == 0:
         return out
@@ -187,7 +188,7 @@ def one_hot(index: Tensor, classes: int, dtype: Any = "float32") -> Tensor:
     return out
 
 
-def _one_hot_plan(index: Tensor, out: Tensor) -> Launch:
+def _one_hot_plan(index: Tensor, out: Tensor) -> Launch[Tensor]:
     queue, profile, size = out.queue, profile_of(out.queue), out.dtype.itemsize
     grid, local, step = line_of(profile, index.size)
     one = int(np.ones(1, out.dtype).view(f"u{size}")[0])
@@ -198,7 +199,8 @@ def _one_hot_plan(index: Tensor, out: Tensor) -> Launch:
 
 def _numpy_one_hot(index: np.ndarray, classes: int, dtype: DType) -> np.ndarray:
     check_on_host("one_hot", index, classes)
-    return (index[..., None] == np.arange(classes)).astype(dtype)
+    hit: np.ndarray = index[..., None] == np.arange(classes)
+    return hit.astype(dtype)
 
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
@@ -226,7 +228,7 @@ def select_marked(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return out, count
 
 
-def _select_plan(x: Tensor, mask: Tensor, count: DType) -> Launch:
+def _select_plan(x: Tensor, mask: Tensor, count: DType) -> Launch[Tensor]:
     profile = profile_of(x.queue)
     grid, local, step = line_of(profile, x.size)
     made = _program(x.queue, SELECT, x.dtype.itemsize, count, is_wide(profile, x, mask))
@@ -237,11 +239,11 @@ def isin(x: Tensor, values: Tensor) -> Tensor:
     """Whether each element of `x` equals one of `values` (any shape); bool. Compares all pairs, storing none."""
     same_queue("isin", x, values)
     if x.backend == "cpu":
-        return cpu.compute(_numpy_isin, x, values)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_isin, x, values)
     if x.size == 0 or values.size == 0:
         return Tensor.zeros(x.queue, x.shape, BOOL)
     pairs = (x.unsqueeze(-1), values.reshape(-1))
-    return reduction.fold_chain(_ISIN, "max", pairs, -1, False, BOOL).reshape(x.shape)
+    return fold_chain(_ISIN, "max", pairs, -1, False, BOOL).reshape(x.shape)
 
 
 def _numpy_isin(x: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -292,7 +294,7 @@ def _source(form: int, bits: str, index: DType, wide: bool, plain: bool, per: in
     )
 
 
-def _program(queue: Any, form: int, size: int, index: DType, wide: bool, per: int = 1) -> Program:
+def _program(queue: Queue, form: int, size: int, index: DType, wide: bool, per: int = 1) -> Program:
     """A kernel of gather.cl for elements of `size` bytes, `per` of which are moved at once."""
     source = _source(form, BITS[size], index, wide, profile_of(queue).kind == "cpu", per)
     return program(queue, source, ("gather", "one_hot", "select_marked")[form], ("-w",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,12 @@ from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, FLOAT64, INT32, INT64, DType, compute_dtype, is_float
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels.grid import CHUNK, FAR, GROUP, is_wide, like
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 
 COLUMNS = 16  # that an item of a CPU device walks together
 TILE = 4 * GROUP  # elements that a group of a GPU scans at once
@@ -32,7 +33,7 @@ def cumsum(x: Tensor, axis: int | None = None) -> Tensor:
     axis = layout.as_axis("cumsum", axis, x.ndim)
     dtype = x.dtype if is_float(x.dtype) else INT64
     if x.backend == "cpu":
-        return cpu.compute(_numpy_cumsum, x, axis=axis, dtype=dtype)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_cumsum, x, axis=axis, dtype=dtype)
     if x.size == 0:
         return allocate(x.queue, x.shape, dtype)
     outer, cols = layout.size_of(x.shape[:axis]), layout.size_of(x.shape[axis + 1 :])
@@ -47,7 +48,7 @@ def count_marked(mask: Tensor) -> Tensor:
     """How many elements of `mask`, flattened, are true up to each: int32, or int64 where that is too small."""
     dtype = INT32 if mask.size < FAR else INT64
     if mask.backend == "cpu":
-        return cpu.compute(_numpy_count, mask, dtype=dtype)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_count, mask, dtype=dtype)
     if mask.size == 0:
         return allocate(mask.queue, (0,), dtype)
     return _scan(mask.reshape(1, -1, 1), dtype, dtype).reshape(-1)
@@ -57,7 +58,7 @@ def _numpy_count(mask: np.ndarray, dtype: DType) -> np.ndarray:
     return np.cumsum(mask, dtype=dtype)
 
 
-def _sum_dtype(dtype: DType, queue: Any) -> DType:
+def _sum_dtype(dtype: DType, queue: Queue) -> DType:
     profile = profile_of(queue)
     return FLOAT64 if is_float(dtype) and profile.kind == "cpu" and profile.has_fp64 else compute_dtype(dtype)
 
@@ -85,8 +86,8 @@ def _cut(profile: DeviceProfile, outer: int, n: int, cols: int) -> Cut:
 class Plan(NamedTuple):
     """Launches of a scan: the sums of the parts, where there are several, and the running sums of each part."""
 
-    totals: Launch | None
-    scan: Launch
+    totals: Launch[Tensor] | None
+    scan: Launch[Tensor]
 
 
 def _scan(x: Tensor, dtype: DType, total: DType) -> Tensor:
@@ -94,9 +95,9 @@ def _scan(x: Tensor, dtype: DType, total: DType) -> Tensor:
     plan = remember(x.queue, ("scan", dtype, total, *like(x)), lambda: _plan(x, dtype, total))
     unused = x.buffer
     if plan.totals is None:
-        return plan.scan(x=x, carry=unused)  # type: ignore[no-any-return]
+        return plan.scan(x=x, carry=unused)
     carry = _scan(plan.totals(x=x, out=unused), total, total)
-    return plan.scan(x=x, carry=carry.buffer)  # type: ignore[no-any-return]
+    return plan.scan(x=x, carry=carry.buffer)
 
 
 def _plan(x: Tensor, dtype: DType, total: DType) -> Plan:

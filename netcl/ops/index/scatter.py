@@ -19,12 +19,13 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, compute_dtype
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.chain import is_aligned
 from netcl.kernels import sources
 from netcl.kernels.grid import is_wide, like, line_of
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, Program, program
+from netcl.kernels.program import Program, program
 from netcl.ops.elementwise import add, assign, contiguous, copy
 from netcl.ops.index.pick import check_gathered, check_index_dtype, check_on_host, pick, three
 from netcl.ops.index.sort import order_of_rows
@@ -149,7 +150,7 @@ def _by_columns(job: Addition, out: Tensor) -> None:
     launch(out=out.buffer, index=index, src=src, code=arm_flag(src.queue, job.where))
 
 
-def _columns_plan(job: Addition, out: Tensor) -> Launch:
+def _columns_plan(job: Addition, out: Tensor) -> Launch[Tensor]:
     index, src, queue, (outer, count, cols) = job.indices, job.src, out.queue, job.src.shape
     profile = profile_of(queue)
     chunk, local = 1, profile.group(64)
@@ -188,7 +189,7 @@ def _by_runs(job: Addition) -> Tensor:
     return out
 
 
-def _runs_plan(job: Addition, keys: Tensor, whole: bool) -> tuple[Launch, Launch]:
+def _runs_plan(job: Addition, keys: Tensor, whole: bool) -> tuple[Launch[Tensor], Launch[Tensor]]:
     """The launches for the sums of blocks, and for the rows of the result.
 
     Where whole rows are added there is one list of positions, else one for each (o, c).
@@ -226,7 +227,7 @@ def _sorted(job: Addition, seen: Shape) -> tuple[Tensor, Tensor]:
     return pick(job.where, made, order.reshape(made.shape), made.shape), order
 
 
-def _keys_plan(job: Addition, seen: Shape) -> Launch:
+def _keys_plan(job: Addition, seen: Shape) -> Launch[Tensor]:
     """The launch that makes the keys, and where there are few their order as well."""
     index, queue, n, (outer, count, cols) = job.indices, job.indices.queue, job.shape[job.axis], seen
     profile, group, shape = profile_of(queue), NEAR * SHARES, (outer * cols, count, 1)
@@ -277,5 +278,5 @@ def _source(form: Form) -> str:
     return sources.load("index.cl", "scatter.cl", FORM=form.form, I=width, **types, **dict(form.more))
 
 
-def _program(queue: Any, form: Form) -> Program:
+def _program(queue: Queue, form: Form) -> Program:
     return program(queue, _source(form), _NAMES[form.form], ("-w",))

@@ -31,7 +31,7 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
     axis = layout.as_axis("argsort", axis, x.ndim)
     if x.backend == "cpu":
-        return cpu.compute(_numpy_order, x, axis=axis, descending=descending)  # type: ignore[no-any-return]
+        return cpu.compute(_numpy_order, x, axis=axis, descending=descending)
     if x.size == 0:
         return allocate(x.queue, x.shape, INT64)
     if x.shape[axis] > LONGEST:

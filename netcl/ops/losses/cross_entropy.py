@@ -21,6 +21,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import INT32, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.formula import formula
 from netcl.fusion.render import Chain
@@ -209,7 +210,7 @@ def arranged(
     return last(logits), target.reshape(-1) if labels else last(target), labels
 
 
-def _positions(queue: Any, n: int, dtype: DType) -> Tensor:
+def _positions(queue: Queue, n: int, dtype: DType) -> Tensor:
     """0 ... n-1, made once per queue."""
     return remember(queue, ("positions", n, dtype), lambda: Tensor.from_host(queue, np.arange(n, dtype=dtype)))
 

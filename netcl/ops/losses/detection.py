@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import FLOAT32
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
 from netcl.fusion.chain import OPTIONS, Chain, plan_of, run
@@ -54,7 +54,7 @@ class FusedDetectionLossPlan:
     `backward_kernel` gives the gradient of the prediction. On NumPy the three are None.
     """
 
-    def __init__(self, queue: Any, shape: Shape) -> None:
+    def __init__(self, queue: Queue, shape: Shape) -> None:
         self.queue, self.shape, self.size = queue, shape, layout.size_of(shape)
         self.partial_kernel: Kernel | None = None
         self.reduce_kernel: Kernel | None = None
@@ -85,7 +85,7 @@ class FusedDetectionLossPlan:
     def forward(self, tensors: Sequence[Tensor], scale: float) -> Tensor:
         """scale * the sum of the loss: shape (1,)."""
         if isinstance(self.queue, CPUQueue):
-            return cpu.compute(_sum_on_numpy, *tensors, scale=scale)  # type: ignore[no-any-return]
+            return cpu.compute(_sum_on_numpy, *tensors, scale=scale)
         if not self.size:
             return allocate(self.queue, (1,), FLOAT32).fill_(0)
         pred, target, heat, reg = [contiguous(t) for t in tensors]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,12 @@ from netcl.core.backend.opencl import arm_flag, flag_buffer, index_message
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, DType, compute_dtype
 from netcl.core.errors import IndexOutOfRange
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.grid import like
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, Program, program
+from netcl.kernels.program import Program, program
 
 
 class Labelled(NamedTuple):
@@ -35,7 +36,8 @@ def finish(job: Labelled, loss: Tensor, weights: Tensor) -> tuple[Tensor, Tensor
     classes = job.z.shape[-1]
     if loss.backend == "cpu":
         _check_on_host(job.where, job.t, classes, job.ignore)
-        return cpu.compute(_numpy_finish, loss, weights, mean=job.mean)  # type: ignore[no-any-return]
+        total, scale = cpu.compute(_numpy_finish, loss, weights, mean=job.mean)
+        return total, scale
     queue, labels = loss.queue, job.t.contiguous()
     key = ("finish", classes, job.ignore, job.mean, loss.dtype, loss.size, labels.dtype)
     launch = remember(queue, key, lambda: _finish_plan(job, loss, labels.dtype))
@@ -43,7 +45,7 @@ def finish(job: Labelled, loss: Tensor, weights: Tensor) -> tuple[Tensor, Tensor
     return out[:1], out[1:]
 
 
-def _finish_plan(job: Labelled, loss: Tensor, label: DType) -> Launch:
+def _finish_plan(job: Labelled, loss: Tensor, label: DType) -> Launch[Tensor]:
     made, group = _program("reduce_loss", loss.queue, loss.dtype, loss.dtype, label, MEAN=int(job.mean))
     facts = {"n": loss.size, "classes": job.z.shape[-1], "ignore": job.ignore}
     return made.bind(group, group, {"out": ((2,), loss.dtype)}, flag=flag_buffer(loss.queue), **facts)
@@ -59,7 +61,7 @@ def whole_loss(job: Labelled, gradient: bool) -> tuple[Tensor, Tensor, Tensor | 
     return out, lse, slope[0] if slope else None
 
 
-def _whole_plan(job: Labelled, gradient: bool) -> Launch:
+def _whole_plan(job: Labelled, gradient: bool) -> Launch[tuple[Tensor, ...]]:
     z, compute = job.z, compute_dtype(job.z.dtype)
     wanted = {"CLASS_WEIGHTS": job.weight is not None, "SMOOTH": job.smoothing > 0, "GRADIENT": gradient}
     flags = {"LOGITS": 1, "MEAN": int(job.mean), **{name: 1 for name, on in wanted.items() if on}}
@@ -83,10 +85,10 @@ def scale_of(job: Labelled) -> Tensor:
     """1 / (sum of the weights of labels that count), shape (1,): what `finish` gives, before the losses are known."""
     t, w = job.t.contiguous(), job.z if job.weight is None else job.weight.contiguous()
     key = ("label weights", job.weight is None, job.ignore, job.z.shape, job.z.dtype, w.dtype, t.dtype)
-    return remember(job.z.queue, key, lambda: _scale_plan(job))(labels=t, w=w)  # type: ignore[no-any-return]
+    return remember(job.z.queue, key, lambda: _scale_plan(job))(labels=t, w=w)
 
 
-def _scale_plan(job: Labelled) -> Launch:
+def _scale_plan(job: Labelled) -> Launch[Tensor]:
     z, w, compute = job.z, job.z if job.weight is None else job.weight, compute_dtype(job.z.dtype)
     flags = {} if job.weight is None else {"CLASS_WEIGHTS": 1}
     made, group = _program("reduce_weights", z.queue, w.dtype, compute, job.t.dtype, MEAN=1, **flags)
@@ -94,7 +96,7 @@ def _scale_plan(job: Labelled) -> Launch:
 
 
 def _program(
-    name: str, queue: Any, storage: DType, compute: DType, label: DType, **flags: int
+    name: str, queue: Queue, storage: DType, compute: DType, label: DType, **flags: int
 ) -> tuple[Program, tuple[int]]:
     """A kernel of loss.cl and the size of its group."""
     profile, element = profile_of(queue), C_NAME[compute]

@@ -21,12 +21,13 @@ from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import Primitive
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.chain import run
+from netcl.fusion.fold import fold_chain
 from netcl.fusion.formula import formula
 from netcl.fusion.render import Chain, Line
 from netcl.fusion.rows import run_rows
 from netcl.ops.losses.cross_entropy import Saved, arranged, operands
 from netcl.ops.losses.labels import Labelled, finish
-from netcl.ops.reduction import fold_chain, one
+from netcl.ops.reduction import one
 
 P = Primitive
 _SMALL = "abs(a - b)"

@@ -7,12 +7,13 @@ from typing import Any
 
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, DType
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor, allocate
-from netcl.kernels.program import Launch
 from netcl.ops.elementwise import assign
-from netcl.ops.normalization.form import by_name, cpu_vector, gpu_vector, kernel, split_rows, stream_flag
+from netcl.ops.normalization.form import ByName, by_name, cpu_vector, gpu_vector, kernel, split_rows, stream_flag
 from netcl.ops.normalization.problem import (
     Needs,
+    Normed,
     Optional,
     Types,
     begins_aligned,
@@ -50,11 +51,11 @@ def plan_train(
         x = x.contiguous()
         rm, rv = running = [t.contiguous() for t in statistics] or [x, x]
         w, b = prepared(weight, types.parameters, x), prepared(bias, types.parameters, x)
-        made = launch(x=x, w=w, b=b, rm=rm, rv=rv, eps=float(eps), momentum=float(momentum))
+        made: Normed = launch(x=x, w=w, b=b, rm=rm, rv=rv, eps=float(eps), momentum=float(momentum))
         for t, moved in zip(statistics, running):
             if t is not moved:
                 assign(t, moved)
-        return made  # type: ignore[no-any-return]
+        return made
 
     return run
 
@@ -88,7 +89,7 @@ def plan_backward(
     stored = types.compute if weight is None else weight.dtype
     if x.size == 0:
         zeros = ((x.shape, x.dtype), ((c,), stored), ((c,), stored))
-        return lambda *_: tuple([allocate(queue, *of).fill_(0) if need else None for of, need in zip(zeros, needs)])  # type: ignore[return-value]
+        return lambda *_: tuple([allocate(queue, *of).fill_(0) if need else None for of, need in zip(zeros, needs)])
     flags = _affine_flags(weight, bias, activation, FIXED=not training)
     form = _cpu_grad if profile_of(queue).kind == "cpu" else _gpu_grad
     grads = form(g, x, types, flags, needs[0])
@@ -131,7 +132,7 @@ def _dims(x: Tensor, step: int = 0) -> dict[str, int]:
     return {**dict(zip(("N", "C", "span"), sizes_of(x))), "step": step}
 
 
-def _cpu_train(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch:
+def _cpu_train(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch[Normed]:
     """The launch that makes (y, mean, rstd)."""
     (_, c, span), profile = sizes_of(x), profile_of(x.queue)
     vector, channels = cpu_vector(types.compute, profile), 1
@@ -143,7 +144,7 @@ def _cpu_train(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch:
     return made.bind((-(-c // channels),), (1,), new, D=_dims(x))
 
 
-def _cpu_apply(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch:
+def _cpu_apply(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch[Tensor]:
     """The launch that makes y from given statistics."""
     (n, c, span), profile = sizes_of(x), profile_of(x.queue)
     vector = cpu_vector(types.compute, profile)
@@ -159,7 +160,7 @@ def _cpu_apply(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch:
     return made.bind(grid, (1,) * len(grid), {"y": (x.shape, x.dtype)}, D=_dims(x, step))
 
 
-def _cpu_grad(_: Tensor, x: Tensor, types: Types, flags: tuple[str, ...], wanted: bool) -> Callable[..., Any]:
+def _cpu_grad(_: Tensor, x: Tensor, types: Types, flags: tuple[str, ...], wanted: bool) -> Launch[ByName]:
     """The launch that makes dw, db and, where it is wanted, dx."""
     (_n, c, span), profile = sizes_of(x), profile_of(x.queue)
     vector, channels, short = _cpu_form(c, span, types.compute, profile)
@@ -213,7 +214,7 @@ def _flat_grid(x: Tensor, dims: dict[str, int]) -> tuple[tuple[int], tuple[int]]
     return (-(-dims["vectors"] // group) * group,), (group,)
 
 
-def _gpu_train(x: Tensor, types: Types, flags: tuple[str, ...], track: tuple[str, ...]) -> Callable[..., Any]:
+def _gpu_train(x: Tensor, types: Types, flags: tuple[str, ...], track: tuple[str, ...]) -> Launch[Normed]:
     """The launches of `moments`, `finish` and `apply`, which make (y, mean, rstd)."""
     sizes, dims = _gpu_form(x, types)
     sizes["PER"] = next((p for p in (HELD // 2, HELD) if dims["chunk"] <= p * sizes["LANES"]), 0)
@@ -233,14 +234,14 @@ def _gpu_train(x: Tensor, types: Types, flags: tuple[str, ...], track: tuple[str
     return run
 
 
-def _gpu_apply(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch:
+def _gpu_apply(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch[Tensor]:
     """The launch of `apply`, which makes y."""
     sizes, dims = _gpu_form(x, types)
     made = kernel(x.queue, "batch_norm_gpu.cl", "apply", types, flags, **sizes)
     return made.bind(*_flat_grid(x, dims), {"y": (x.shape, x.dtype)}, D=dims)
 
 
-def _gpu_grad(g: Tensor, x: Tensor, types: Types, flags: tuple[str, ...], wanted: bool) -> Callable[..., Any]:
+def _gpu_grad(g: Tensor, x: Tensor, types: Types, flags: tuple[str, ...], wanted: bool) -> Launch[ByName]:
     """The launches of `grad_sums`, `grad_finish` and, where dx is wanted, `grad_apply`."""
     sizes, dims = _gpu_form(x, types, g)
     parts, one = ((dims["splits"], dims["C"]), types.compute), ((dims["C"],), types.parameters)

@@ -8,6 +8,7 @@ from typing import Any
 from netcl.core.device.profile import DeviceProfile
 from netcl.core.dtypes import C_NAME, DType
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.grid import width_of
@@ -15,12 +16,13 @@ from netcl.kernels.program import New, Program, program
 from netcl.kernels.streaming import is_streamed
 from netcl.ops.normalization.problem import Types, flags_of
 
+ByName = dict[str, Tensor]
 OPTIONS = ("-cl-mad-enable",)
 ITEM = 16384  # elements a work-item of a CPU device should at least walk over
 
 
 def kernel(
-    queue: Any, file: str, name: str, types: Types, flags: tuple[str, ...], use: str = "", **sizes: Any
+    queue: Queue, file: str, name: str, types: Types, flags: tuple[str, ...], use: str = "", **sizes: Any
 ) -> Program:
     """The kernel `name` of `file` for these element types; `flags` become defines without a value.
 
@@ -37,12 +39,12 @@ def _source(file: str, use: str, types: Types, flags: tuple[str, ...], **sizes: 
     return sources.load(*shared, file, **defines)
 
 
-def by_name(made: Program, grid: tuple[int, ...], group: tuple[int, ...], new: New, **known: Any) -> Any:
+def by_name(made: Program, grid: tuple[int, ...], group: tuple[int, ...], new: New, **known: Any) -> Launch[ByName]:
     """A launch that gives its new tensors by name; rstd stands in for results of a gradient that nobody wants."""
     launch = made.bind(grid, group, new, **known)
     unwanted = {"dx", "dw_part", "db_part"} & set(made.signature.names) - set(new)
 
-    def run(**given: Any) -> dict[str, Tensor]:
+    def run(**given: Any) -> ByName:
         found = launch(**dict.fromkeys(unwanted, given["rstd"].buffer), **given)
         return dict(zip(new, found if len(new) > 1 else (found,)))
 

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from netcl.core.dtypes import FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape, size_of
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 
 Needs = Sequence[bool]
 Optional = Tensor | None
+Normed = tuple[Tensor, Tensor, Tensor]  # y, mean and rstd
 
 
 class Types(NamedTuple):
@@ -50,7 +52,7 @@ def sizes_of(x: Tensor) -> tuple[int, int, int]:
     return x.shape[0], x.shape[1], size_of(x.shape[2:])
 
 
-def layouts(queue: Any, *tensors: Optional) -> tuple[Any, ...]:
+def layouts(queue: Queue, *tensors: Optional) -> tuple[Any, ...]:
     """What the plan of a norm on `queue` depends on, and whether the tensors are on it."""
     return tuple(
         [None if t is None else (t.shape, t.strides, t.dtype, t.offset & 3, t.queue is queue) for t in tensors]

@@ -7,8 +7,10 @@ from typing import Any
 
 from netcl.core.device.profile import profile_of
 from netcl.core.layout import Shape, size_of
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops.normalization.form import (
+    ByName,
     by_name,
     cpu_vector,
     gpu_vector,
@@ -20,6 +22,7 @@ from netcl.ops.normalization.form import (
 )
 from netcl.ops.normalization.problem import (
     Needs,
+    Normed,
     Optional,
     Rows,
     Types,
@@ -29,9 +32,9 @@ from netcl.ops.normalization.problem import (
     types_of,
 )
 
-Forward = Callable[[Tensor, Optional, Optional, float], tuple[Tensor, Tensor, Tensor]]
+Forward = Callable[[Tensor, Optional, Optional, float], Normed]
 Backward = Callable[[Tensor, Tensor, Optional, Tensor, Optional], tuple[Optional, Optional, Optional]]
-Sums = tuple[Callable[..., dict[str, Tensor]], int]  # makes dx, dw_part and db_part; rows of the last two
+Sums = tuple[Launch[ByName], int]  # makes dx, dw_part and db_part; rows of the last two
 
 
 def plan_forward(x: Tensor, weight: Optional, bias: Optional, lead: Shape, r: Rows, rms: bool = False) -> Forward:
@@ -39,7 +42,7 @@ def plan_forward(x: Tensor, weight: Optional, bias: Optional, lead: Shape, r: Ro
     queue, types, profile = x.queue, types_of(x, weight, bias), profile_of(x.queue)
     new = {"y": (x.shape, x.dtype), "mean": (lead, types.compute), "rstd": (lead, types.compute)}
     if r.rows * r.n == 0:
-        return lambda *_: tuple([allocate(queue, *of).fill_(0) for of in new.values()])  # type: ignore[return-value]
+        return lambda *_: tuple([allocate(queue, *of).fill_(0) for of in new.values()])
     flags = flags_of(RMS=rms, CHANNELS=r.per, HAS_W=weight is not None, HAS_B=bias is not None)
     if profile.kind == "cpu":
         flags += stream_flag(x.shape, r.stretch, types, profile)
@@ -53,10 +56,11 @@ def plan_forward(x: Tensor, weight: Optional, bias: Optional, lead: Shape, r: Ro
         made = kernel(queue, "norm_gpu.cl", "norm", types, flags, **form, **sizes)
         launch = made.bind(*_grid(r.rows, sizes), new, D=r._asdict())
 
-    def run(x: Tensor, weight: Optional, bias: Optional, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    def run(x: Tensor, weight: Optional, bias: Optional, eps: float) -> Normed:
         x = x.contiguous()
         w, b = prepared(weight, types.parameters, x), prepared(bias, types.parameters, x)
-        return launch(x=x, w=w, b=b, eps=float(eps))  # type: ignore[no-any-return]
+        made: Normed = launch(x=x, w=w, b=b, eps=float(eps))
+        return made
 
     return run
 
@@ -155,7 +159,7 @@ def _gpu_channel_sums(x: Tensor, types: Types, r: Rows, flags: tuple[str, ...], 
 
 
 def _plan_columns(
-    queue: Any, shape: Shape, count: int, types: Types, names: list[str]
+    queue: Queue, shape: Shape, count: int, types: Types, names: list[str]
 ) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """Second stage of dweight and dbias: each of `names` is the sum of the `count` rows of its part."""
     profile, n, types = profile_of(queue), size_of(shape), types._replace(stored=types.compute)

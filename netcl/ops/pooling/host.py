@@ -72,7 +72,8 @@ def avg_pool(x: np.ndarray, *, form: Window) -> np.ndarray:
     y = x.astype(compute_dtype(x.dtype), copy=False)
     y = np.stack([y[:, :, a:b].sum(2) for a, b, _ in _bounds(form, 0)], 2)
     y = np.stack([y[:, :, :, a:b].sum(3) for a, b, _ in _bounds(form, 1)], 3)
-    return (y / _counts(form).astype(y.dtype)).astype(x.dtype, copy=False)
+    mean: np.ndarray = y / _counts(form).astype(y.dtype)
+    return mean.astype(x.dtype, copy=False)
 
 
 def avg_pool_grad(g: np.ndarray, *, form: Window) -> np.ndarray:

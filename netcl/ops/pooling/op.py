@@ -12,6 +12,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, INT32, NARROW, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import size_of
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import sources
 from netcl.kernels import windows as strips
@@ -72,7 +73,7 @@ def max_pool2d_grad(
     form = window("max_pool2d_grad", tuple(x_shape), kernel_size, stride, padding, dilation, ceil_mode)
     _check("max_pool2d_grad", form, g, indices)
     if g.backend == "cpu":
-        return cpu.compute(pool_numpy.max_pool_grad, g, indices, form=form)  # type: ignore[no-any-return]
+        return cpu.compute(pool_numpy.max_pool_grad, g, indices, form=form)
     g, indices, dx = contiguous(g), contiguous(indices), allocate(g.queue, form.shape, g.dtype)
     _launch("max_pool_grad", form, form.shape[2:], dx, {"dX": dx, "G": g, "At": indices})
     return dx
@@ -154,7 +155,7 @@ def _avg(where: str, x: Tensor, form: Window) -> Tensor:
     if not is_float(x.dtype):
         raise DTypeError(f"{where}: expected a floating dtype, got {x.dtype}; convert with astype.")
     if x.backend == "cpu":
-        return cpu.compute(pool_numpy.avg_pool, x, form=form)  # type: ignore[no-any-return]
+        return cpu.compute(pool_numpy.avg_pool, x, form=form)
     if _whole(form, x):
         return reduction.mean(x, (2, 3), keepdims=True)
     y = allocate(x.queue, form.y_shape, x.dtype)
@@ -165,7 +166,7 @@ def _avg(where: str, x: Tensor, form: Window) -> Tensor:
 def _avg_grad(where: str, g: Tensor, form: Window) -> Tensor:
     _check(where, form, g)
     if g.backend == "cpu":
-        return cpu.compute(pool_numpy.avg_pool_grad, g, form=form)  # type: ignore[no-any-return]
+        return cpu.compute(pool_numpy.avg_pool_grad, g, form=form)
     if _whole(form, g):
         return contiguous(div(g, form.shape[2] * form.shape[3]).expand(form.shape))
     g, dx = contiguous(g), allocate(g.queue, form.shape, g.dtype)
@@ -209,7 +210,7 @@ def _sizes(form: Window, x: Tensor) -> dict[str, int]:
     return {**fields, **dict(zip(names, values)), "with_pad": form.with_pad, "divisor": form.divisor}
 
 
-def _plan(queue: Any, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any) -> Any:
+def _plan(queue: Queue, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any) -> Any:
     """The launch of a kernel of pool.cl."""
     (n, c, h, w), (high, wide), profile = form.shape, result, profile_of(queue)
     if profile.kind == "cpu":
@@ -229,7 +230,7 @@ def _plan(queue: Any, name: str, form: Window, result: Any, x: Tensor, more: dic
 
 
 def _plan_strips(
-    queue: Any, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], read: Tensor, offset: int
+    queue: Queue, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], read: Tensor, offset: int
 ) -> Any:
     """As `_plan`, of a kernel of pool_gpu.cl where that can do it; `offset` divides all offsets."""
     windows, planes = (form.kernel, form.stride, form.padding, form.dilation), form.shape[:2]
@@ -249,7 +250,7 @@ def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
     return x.dtype not in NARROW or not name.endswith("_grad")
 
 
-def _plan_vectors(queue: Any, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any) -> Any:
+def _plan_vectors(queue: Queue, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any) -> Any:
     """As `_plan`, of a kernel of pool_cpu.cl."""
     n, c, h, w = form.shape
     compute = C_NAME[compute_dtype(x.dtype)]

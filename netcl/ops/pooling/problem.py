@@ -60,8 +60,8 @@ def _window(where: str, shape: Shape, k: Pair, s: Pair, p: Pair, d: Pair, ceil_m
     return Window(shape, (out[0], out[1]), k, s, p, d)
 
 
-def _images(where: str, shape: Any) -> Shape:
-    shape = tuple(shape)
+def _images(where: str, given: Any) -> Shape:
+    shape: Shape = tuple(given)
     if len(shape) != 4 or min(shape[2:]) < 1:
         raise ShapeError(f"{where}: expected images (N, C, H, W) of at least one pixel, got shape {shape}.")
     return shape

@@ -23,7 +23,7 @@ def numpy_gemm(
 ) -> Tensor:
     operands = (a, b) if bias is None else (a, b, bias)
     if out is None:
-        return cpu.compute(numpy_product, *operands, activation=activation, alpha=alpha)  # type: ignore[no-any-return]
+        return cpu.compute(numpy_product, *operands, activation=activation, alpha=alpha)
     update = _add_product if accumulate else _set_product
     cpu.update(update, (out,), *operands, activation=activation, alpha=alpha)
     return out

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from netcl.core import live, process
 from netcl.core.backend import opencl
 from netcl.core.errors import CaptureError
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 from netcl.core.versions import Replayed, memory_key, wrote_memory
 from netcl.runtime.capture import replay
@@ -229,7 +230,7 @@ class KernelCapture:
             return
         self._runner(done, queue)()
 
-    def _runner(self, done: Recording, queue: Any) -> Callable[[], None]:
+    def _runner(self, done: Recording, queue: Queue) -> Callable[[], None]:
         if self._run is None or self._run[0] != queue.int_ptr:
             tier = self._tier or replay.best(queue)
             self._run = (queue.int_ptr, replay.build(tier, done.commands, queue))
@@ -316,7 +317,7 @@ class KernelCapture:
         return "\n".join([*lines, *(f"not here: {tier} ({why})" for tier, why in replay.missing(done.queue).items())])
 
 
-def _tell(command: Command, queue: Any, event: Any) -> None:
+def _tell(command: Command, queue: Queue, event: Any) -> None:
     """Report a replayed command to the hooks, as if it had been launched."""
     if command.kind == KERNEL:
         for hook in opencl.hooks:

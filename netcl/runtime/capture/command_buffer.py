@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from netcl.core.errors import DeviceError
+from netcl.core.protocols import Queue
 
 P, UINT = ctypes.c_void_p, ctypes.c_uint
 EXTENSION = "cl_khr_command_buffer"
@@ -39,7 +40,7 @@ def functions(api: Any, platform: int) -> dict[str, Any] | None:
 class CommandBuffer:
     """Kernel launches that the driver took once; `run` sends them all."""
 
-    def __init__(self, queue: Any, api: Any, launches: Sequence[tuple[str, Any, bool]]) -> None:
+    def __init__(self, queue: Queue, api: Any, launches: Sequence[tuple[str, Any, bool]]) -> None:
         """Args: launches: (name, replay.Record, whether its local size counts), in order."""
         found = functions(api, queue.device.platform.int_ptr)
         if found is None:
@@ -61,7 +62,7 @@ class CommandBuffer:
             ))  # fmt: skip
         self._check("finalizing", found["clFinalizeCommandBufferKHR"](self._handle))
 
-    def _capabilities(self, queue: Any) -> int:
+    def _capabilities(self, queue: Queue) -> int:
         value = ctypes.c_uint64(0)
         self._api.clGetDeviceInfo.argtypes = (P, UINT, ctypes.c_size_t, P, P)
         self._api.clGetDeviceInfo(queue.device.int_ptr, CAPABILITIES, 8, ctypes.byref(value), None)
@@ -73,7 +74,7 @@ class CommandBuffer:
             raise DeviceError(f"replay: command buffer: {what} failed with OpenCL error {status}.")
 
     @staticmethod
-    def supported(queue: Any, api: Any) -> bool:
+    def supported(queue: Queue, api: Any) -> bool:
         """Whether the driver of `queue` has the extension with all its functions."""
         device = queue.device
         return EXTENSION in device.extensions.split() and functions(api, device.platform.int_ptr) is not None

@@ -17,6 +17,7 @@ import numpy as np
 from netcl.core import live
 from netcl.core.backend import cpu
 from netcl.core.layout import Shape
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 from netcl.core.versions import memory_key
 
@@ -33,7 +34,7 @@ class View(NamedTuple):
     offset: int
     dtype: np.dtype[Any]
 
-    def of(self, memory: np.ndarray, queue: Any) -> Tensor:
+    def of(self, memory: np.ndarray, queue: Queue) -> Tensor:
         """The tensor over `memory`."""
         return Tensor(memory, self.shape, self.strides, self.offset, self.dtype, queue)
 
@@ -161,16 +162,16 @@ class NumpySteps:
         results = (self.memory[view.slot] for step in self.steps for view in step.outputs)
         return {memory_key(m) for m in results if m is not None}
 
-    def run(self, queue: Any, replaced: Mapping[int, np.ndarray] | None = None) -> None:
+    def run(self, queue: Queue, replaced: Mapping[int, np.ndarray] | None = None) -> None:
         """Make the calls again; `replaced` gives other memory for some slots, for this run only."""
-        memory = list(self.memory)
+        memory: list[Any] = list(self.memory)
         for slot, other in (replaced or {}).items():
             memory[slot] = other
         for step in self.steps:
-            tensors = [v.of(memory[v.slot], queue) for v in step.inputs]  # type: ignore[arg-type]
+            tensors = [v.of(memory[v.slot], queue) for v in step.inputs]
             attrs = live.resolve(step.attrs)
             if step.in_place:
-                targets = [v.of(memory[v.slot], queue) for v in step.outputs]  # type: ignore[arg-type]
+                targets = [v.of(memory[v.slot], queue) for v in step.outputs]
                 cpu.update(step.fn, targets, *tensors, **attrs)
             else:
                 result = cpu.compute(step.fn, *tensors, queue=queue, **attrs)
@@ -180,7 +181,7 @@ class NumpySteps:
                 memory[slot] = None
 
     @staticmethod
-    def _keep(memory: list[np.ndarray | None], view: View, new: Tensor, queue: Any) -> None:
+    def _keep(memory: list[np.ndarray | None], view: View, new: Tensor, queue: Queue) -> None:
         """Put a result where the recording had it, or take over its memory."""
         old = memory[view.slot]
         if old is None:

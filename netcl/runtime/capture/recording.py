@@ -15,6 +15,7 @@ import numpy as np
 from netcl.core import live, memory
 from netcl.core.backend import cpu, opencl
 from netcl.core.errors import CaptureError
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 from netcl.runtime.capture.host_replay import NumpySteps, references
 from netcl.runtime.capture.intercept import RawCalls
@@ -29,7 +30,7 @@ class RecordingPool(memory.BufferPool):
 
     idle_is_free = False  # replays write to it
 
-    def __init__(self, queue: Any) -> None:
+    def __init__(self, queue: Queue) -> None:
         super().__init__(queue)
         self.owned: dict[int, int] = {}  # bytes asked for, by address
         self.peak = 0
@@ -152,7 +153,7 @@ class Recording:
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def _on(self, queue: Any) -> None:
+    def _on(self, queue: Queue) -> None:
         if self.queue is None:
             self.queue = queue
         elif queue is not self.queue and queue != self.queue:
@@ -174,7 +175,7 @@ class Recording:
     def _launched(
         self,
         kernel: Any,
-        queue: Any,
+        queue: Queue,
         size: tuple[int, ...],
         local: tuple[int, ...] | None,
         args: tuple[Any, ...],
@@ -196,7 +197,7 @@ class Recording:
         self.arms_flag = self.arms_flag or (flag is not None and any(h is flag for h in held))
 
     def raw_kernel(
-        self, kernel: Any, name: str, queue: Any, own: Any, size: tuple[int, ...], local: tuple[int, ...] | None,
+        self, kernel: Any, name: str, queue: Queue, own: Any, size: tuple[int, ...], local: tuple[int, ...] | None,
         offset: Any, args: tuple[Any, ...],
     ) -> None:  # fmt: skip
         """A kernel that was called without `launch`; `own` is a kernel object of the recording's."""
@@ -207,7 +208,7 @@ class Recording:
         self.commands.append(Command(KERNEL, name, own, None, start, size, local, None, named, self._held(plain)))
 
     def copied(
-        self, kind: str, queue: Any, target: Any, source: Any, nbytes: int, details: tuple[int, ...], _: Any
+        self, kind: str, queue: Queue, target: Any, source: Any, nbytes: int, details: tuple[int, ...], _: Any
     ) -> None:
         """A copy, fill, write or read."""
         if not self.listening():

@@ -25,6 +25,7 @@ from netcl.core import debug
 from netcl.core.backend import native, opencl
 from netcl.core.backend.native import NAMES, SIZE, P, library
 from netcl.core.errors import DeviceError, NetclError
+from netcl.core.protocols import Queue
 from netcl.runtime.cache import cacher
 from netcl.runtime.capture.command_buffer import EXTENSION, CommandBuffer
 
@@ -130,7 +131,7 @@ class BufferSlot:
                 raise DeviceError(f"replay: expected a buffer of the recording's context, got OpenCL error {status}.")
 
 
-def available(queue: Any) -> tuple[str, ...]:
+def available(queue: Queue) -> tuple[str, ...]:
     """The tiers that this installation and the driver of `queue` offer, from the most to the least wanted."""
     found = {"python": True, "ctypes": library() is not None}
     found["c"] = native.extension() is not None
@@ -138,7 +139,7 @@ def available(queue: Any) -> tuple[str, ...]:
     return tuple(t for t in TIERS if found[t])
 
 
-def missing(queue: Any) -> dict[str, str]:
+def missing(queue: Queue) -> dict[str, str]:
     """The tiers that are not used for `queue`: why, and how to get them."""
     offered, usable, found = available(queue), timings(queue), {}
     for tier in TIERS:
@@ -153,7 +154,7 @@ def missing(queue: Any) -> dict[str, str]:
     return found
 
 
-def build(tier: str, commands: Sequence[Command], queue: Any) -> Callable[[], None]:
+def build(tier: str, commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
     """A function that sends `commands` to `queue` once, in order."""
     if tier in TIERS and tier not in available(queue):
         raise DeviceError(f"replay: expected a tier of {available(queue)}, got {tier!r}: {missing(queue)[tier]}.")
@@ -168,7 +169,7 @@ def build(tier: str, commands: Sequence[Command], queue: Any) -> Callable[[], No
     raise DeviceError(f"replay: expected a tier of {TIERS}, got {tier!r}.")
 
 
-def _python_tier(commands: Sequence[Command], queue: Any) -> None:
+def _python_tier(commands: Sequence[Command], queue: Queue) -> None:
     for command in commands:
         try:
             command.send(queue)
@@ -176,11 +177,11 @@ def _python_tier(commands: Sequence[Command], queue: Any) -> None:
             _fail(command, queue, error)
 
 
-def _fail(command: Command, queue: Any, error: Exception | int) -> NoReturn:
+def _fail(command: Command, queue: Queue, error: Exception | int) -> NoReturn:
     raise opencl.failure(f"replay: {command.name}", queue, error)
 
 
-def _ctypes_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
+def _ctypes_tier(commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
     api = library()
     functions, q, none = [getattr(api, name) for name in NAMES], queue.int_ptr, (0, None, None)
     calls: list[Any] = []
@@ -205,7 +206,7 @@ def _ctypes_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
     return run
 
 
-def _c_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
+def _c_tier(commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
     found, driver = native.extension(), native.driver()
     assert found is not None
     replay = found.replay
@@ -228,7 +229,7 @@ def _c_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
     return run
 
 
-def _command_buffer_tier(commands: Sequence[Command], queue: Any) -> Callable[[], None]:
+def _command_buffer_tier(commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
     """Runs of two or more kernels without cells become command buffers; the rest goes the next best way."""
     other = next(t for t in available(queue) if t != "command buffer")
     parts: list[Callable[[], None]] = []
@@ -272,7 +273,7 @@ _LEANEST = ("c", "command buffer", "python", "ctypes")
 _chosen: dict[int, dict[str, float]] = {}
 
 
-def timings(queue: Any) -> dict[str, float]:
+def timings(queue: Queue) -> dict[str, float]:
     """Microseconds a launch of each tier that gave the right result on the device of `queue`; measured once."""
     key = queue.device.int_ptr
     if key not in _chosen:
@@ -321,7 +322,7 @@ class _Probe:
         return bool(result[0] == _LAUNCHES * self.rounds)
 
 
-def best(queue: Any) -> str:
+def best(queue: Queue) -> str:
     """The fastest tier on the device of `queue`."""
     measured = timings(queue)
     fastest = min(measured.values())
