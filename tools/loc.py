@@ -1,8 +1,9 @@
 """Count code lines per package and compare them with the budget.
 
 A code line holds at least one token that is neither a comment nor (part of) a docstring. Run: python tools/loc.py
-Prints a table and what is above its limit. Limits are suspended while faults are mended (SUSPENDED): until then only
-a package without a budget fails. Raising a limit is a commit of its own.
+Prints a table, the positional arguments of the places that plan or send launches, and what is above its limit. Limits
+are suspended while faults are mended (SUSPENDED): until then only a package without a budget fails. Raising a limit is
+a commit of its own.
 """
 
 import ast
@@ -39,6 +40,8 @@ BUDGET = {
     "evo": (1200, 150),
     "cli": (450, 0),
 }
+
+ARGUMENTS = 3  # positional ones of a launch, on average: the rest goes by name
 
 _NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -77,6 +80,18 @@ def counts(package: str) -> tuple[int, int]:
     return python, opencl
 
 
+def launch_sites() -> tuple[int, float]:
+    """How many places plan a launch (`bind`) or send one (`launch`), and their positional arguments on average."""
+    found = []
+    for package in ("ops", "fusion", "kernels", "profiling"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call):
+                    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                    found += [len(node.args)] if name in ("bind", "launch") else []
+    return len(found), sum(found) / len(found)
+
+
 def over_budget() -> list[str]:
     """One sentence for each package that is above its limit or has none."""
     packages = sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
@@ -85,6 +100,8 @@ def over_budget() -> list[str]:
         for kind, have, limit in zip(("Python", "OpenCL C"), counts(name), BUDGET.get(name, (0, 0))):
             if name in BUDGET and have > limit:
                 problems.append(f"{name}: {have} lines of {kind}, limit {limit}")
+    if launch_sites()[1] > ARGUMENTS:
+        problems.append(f"launches: {launch_sites()[1]:.1f} positional arguments on average, limit {ARGUMENTS}")
     return problems
 
 
@@ -98,6 +115,8 @@ def main() -> int:
         total = [a + b for a, b in zip(total, row)]
         print("{:<12} {:>7,} {:>7,} {:>9,} {:>7,}".format(name, *row))
     print("{:<12} {:>7,} {:>7,} {:>9,} {:>7,}".format("total", *total))
+    sites, arguments = launch_sites()
+    print(f"launches: {sites} places with {arguments:.1f} positional arguments on average, limit {ARGUMENTS}")
     problems = over_budget()
     for problem in problems:
         print(problem, file=sys.stderr)
