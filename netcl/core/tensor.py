@@ -327,11 +327,13 @@ class Tensor:
         """Itself when contiguous, else a contiguous copy."""
         if layout.is_contiguous(self.shape, self.strides):
             return self
-        return OPERATIONS["contiguous"](self)  # type: ignore[no-any-return]
+        made: Tensor = OPERATIONS["contiguous"](self)
+        return made
 
     def copy(self) -> Tensor:
         """A contiguous copy with memory of its own."""
-        return OPERATIONS["copy"](self)  # type: ignore[no-any-return]
+        made: Tensor = OPERATIONS["copy"](self)
+        return made
 
     def __copy__(self) -> Tensor:
         """Another view of the same memory."""

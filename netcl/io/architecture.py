@@ -216,11 +216,9 @@ class _Writer:
 
 def _target(link: Link, owner: Module) -> Module:
     """The module behind a link, or what has taken its place in its owner."""
-    found = link()
-    if found is not None:
-        return found  # type: ignore[no-any-return]
+    found: Module | None = link()
     try:
-        return at(owner, link.place or ("",))  # type: ignore[no-any-return]
+        return at(owner, link.place or ("",)) if found is None else found
     except (TypeError, LookupError, AttributeError):
         raise _NoFormError("a module that is gone") from None
 

@@ -85,10 +85,10 @@ class _Reader:
             )
         return kind
 
-    def arguments(self, kind: type, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, kind: Any, given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What to call the class with."""
-        signature = inspect.signature(kind.__init__)  # type: ignore[misc]
-        if kind.__init__ is object.__init__:  # type: ignore[misc]
+        signature = inspect.signature(kind.__init__)
+        if kind.__init__ is object.__init__:
             return (), given
         names = list(signature.parameters)
         unknown = sorted(set(given) - set(names[1:]))
@@ -96,12 +96,12 @@ class _Reader:
             raise TypeError(f"{kind.__name__} has no argument {unknown[0]}")
         if "queue" in names:
             given["queue"] = self.queue
-        bound = inspect.BoundArguments(signature, {names[0]: None, **given})  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(signature, {names[0]: None, **given})
         return bound.args[1:], bound.kwargs
 
-    def made(self, kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Module:
+    def made(self, kind: type[Module], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Module:
         try:
-            return kind(*args, **kwargs)  # type: ignore[no-any-return]
+            return kind(*args, **kwargs)
         except (CheckpointError, DeviceError, OutOfMemoryError):
             raise
         except Exception as error:  # see `build`
@@ -141,17 +141,18 @@ class _Reader:
         return FORMS[tag](self, value[tag])
 
     def dtype(self, value: dict[str, Any]) -> str:
-        name = value.get("dtype", "float32")
+        name: str = value.get("dtype", "float32")
         if name not in CODES:
             raise ValueError(f"the dtype {name}")
-        return name  # type: ignore[no-any-return]
+        return name
 
     def tensor(self, shape: list[int], dtype: str) -> Tensor:
         return init.zeros(self.queue, tuple(shape), dtype=dtype)
 
     def same(self, place: dict[str, Any]) -> Module:
         """A module that was built before."""
-        return at(self.built[place["id"]], place["keys"])  # type: ignore[no-any-return]
+        found: Module = at(self.built[place["id"]], place["keys"])
+        return found
 
 
 FORMS: dict[str, Callable[[_Reader, Any], Any]] = {

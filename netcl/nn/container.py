@@ -69,11 +69,12 @@ class Sequential(_List):
 
     def forward(self, x: Any) -> Any:
         """The last module's result."""
-        layers, i = self.layers, 0
+        i = 0
+        layers: list[Any] = self.layers
         while i < len(layers):
             layer = layers[i]
             activation = _taken_along(layer, layers[i + 1]) if i + 1 < len(layers) else None
-            x = layer(x) if activation is None else layer.forward_with(x, activation)  # type: ignore[attr-defined]
+            x = layer(x) if activation is None else layer.forward_with(x, activation)
             i += 1 if activation is None else 2
         return x
 

@@ -361,7 +361,7 @@ def _with(held: Any, path: str, target: str, value: Any) -> Any:
     """`held`, which is found at `path`, with `value` at the path `target`; lists and dicts are changed in place."""
     if path == target:
         return value
-    inside = lambda key: f"{target}.".startswith(f"{path}.{key}.")  # noqa: E731
+    inside: Callable[[Any], bool] = lambda key: f"{target}.".startswith(f"{path}.{key}.")  # noqa: E731
     if isinstance(held, tuple):
         items = [_with(v, f"{path}.{i}", target, value) if inside(i) else v for i, v in enumerate(held)]
         return type(held)(*items) if hasattr(held, "_fields") else tuple(items)

@@ -45,7 +45,6 @@ class Link:
     """
 
     __slots__ = ("_ref", "place")
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, target: Any, place: Keys | None = None) -> None:
         self._ref = None if target is None else weakref.ref(target)
@@ -68,7 +67,6 @@ class Opaque:
     """Something that a file cannot hold; any two of them count as the same."""
 
     __slots__ = ("function", "kind")
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, kind: str, function: bool = False) -> None:
         self.kind, self.function = kind, function
@@ -97,9 +95,9 @@ class Recipe:
         self.made: list[Made] | None = None  # None while the constructor runs
 
 
-def record(cls: type) -> None:
+def record(cls: Any) -> None:
     """Let the constructor of a class of modules leave a recipe on what it makes."""
-    construct: Callable[..., None] = cls.__init__  # type: ignore[misc]
+    construct: Callable[..., None] = cls.__init__
     if construct is object.__init__ or hasattr(construct, "recorded"):
         return
 
@@ -113,8 +111,8 @@ def record(cls: type) -> None:
         construct(self, *args, **kwargs)
         recipe.made = list(_made(self, recipe))
 
-    recorded.recorded = True  # type: ignore[attr-defined]
-    cls.__init__ = recorded  # type: ignore[misc]
+    vars(recorded)["recorded"] = True
+    cls.__init__ = recorded
 
 
 def recipe_of(module: Any) -> Recipe | None:

@@ -6,7 +6,7 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -33,11 +33,12 @@ from netcl.core.kernels.primitives import TABLE, Primitive
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.fusion.chain import START, Chain, plan_of, run
+from netcl.fusion.chain import START, Chain, Plan, plan_of, run
 from netcl.ops import promotion
 
 Scalar = int | float | bool | np.number | np.bool_
 Operand = Tensor | Scalar
+Ready = tuple[Plan, Callable[[Any], Any]]  # and what makes its numbers
 
 
 def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Scalar) -> Tensor:
@@ -63,14 +64,14 @@ def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Sca
         given = _given(name, attrs)
         key += map(type, given)
         numbers += given
-    found = queue.netcl_state.plans.get(tuple(key))
+    found: Ready | None = queue.netcl_state.plans.get(tuple(key))
     if found is not None:
         plan, number = found
         try:
             values = [number(x) for x in numbers]
         except OverflowError:  # this number does not fit
             return _resolved(name, operands, attrs, None)[0]
-        return plan.run(*tensors, *values)[0]  # type: ignore[no-any-return]
+        return plan.run(*tensors, *values)[0]
     result, ready = _resolved(name, operands, attrs, None)
     if ready is not None:
         queue.netcl_state.plans[tuple(key)] = ready
@@ -87,7 +88,9 @@ def _given(name: str, attrs: dict[str, Any]) -> list[Any]:
     return [attrs[a] for a in row.attrs]
 
 
-def _resolved(name: str, operands: Sequence[Any], attrs: dict[str, Any], out: Tensor | None) -> tuple[Tensor, Any]:
+def _resolved(
+    name: str, operands: Sequence[Any], attrs: dict[str, Any], out: Tensor | None
+) -> tuple[Tensor, Ready | None]:
     """`apply` without a kept plan; with the result, on OpenCL, what to keep."""
     given = _given(name, attrs)
     signature = tuple([x.dtype if isinstance(x, Tensor) else promotion.kind(name, x) for x in (*operands, *given)])
@@ -274,20 +277,21 @@ def assign(target: Tensor, source: Tensor) -> Tensor:
 # -- the ops, one function per row -------------------------------------------------------------------------------------
 
 
-def _unary(name: str) -> Any:
+def _unary(name: str) -> Callable[..., Tensor]:
     def op(a: Tensor, **unknown: Any) -> Tensor:
         if unknown:
             raise unexpected(name, unknown, TABLE[name].inputs)
         if type(a) is Tensor:
-            found = a.queue.netcl_state.plans.get((name, a.shape, a.strides, a.dtype, a.offset & START))
+            key = (name, a.shape, a.strides, a.dtype, a.offset & START)
+            found: Ready | None = a.queue.netcl_state.plans.get(key)
             if found is not None:
-                return found[0].run(a)[0]  # type: ignore[no-any-return]
+                return found[0].run(a)[0]
         return apply(name, a)
 
     return _document(op, name)
 
 
-def _binary(name: str) -> Any:
+def _binary(name: str) -> Callable[..., Tensor]:
     def op(a: Operand, b: Operand, **unknown: Any) -> Tensor:
         if unknown:
             raise unexpected(name, unknown, TABLE[name].inputs)
@@ -295,20 +299,21 @@ def _binary(name: str) -> Any:
             type(a) is Tensor and type(b) is Tensor and a.queue is b.queue
         ):  # `apply` in short, for what is most frequent
             key = (name, a.shape, a.strides, a.dtype, a.offset & START, b.shape, b.strides, b.dtype, b.offset & START)
-            found = a.queue.netcl_state.plans.get(key)
+            found: Ready | None = a.queue.netcl_state.plans.get(key)
             if found is not None:
-                return found[0].run(a, b)[0]  # type: ignore[no-any-return]
+                return found[0].run(a, b)[0]
         return apply(name, a, b)
 
     return _document(op, name)
 
 
-def _document(op: Any, name: str) -> Any:
+def _document(op: Any, name: str) -> Callable[..., Tensor]:
     row = TABLE[name]
     op.__name__ = op.__qualname__ = name
     slope = "; ".join(f"d/d{n} = {f}" for n, f in zip(row.inputs, row.grads, strict=False) if f)
     op.__doc__ = f"{name}: y = {row.value}, elementwise." + (f" Gradient: {slope}." if slope else "")
-    return op
+    documented: Callable[..., Tensor] = op
+    return documented
 
 
 add, sub, mul, div = (_binary(n) for n in ("add", "sub", "mul", "div"))
@@ -328,7 +333,7 @@ hard_sigmoid, hard_swish, hard_tanh = (_unary(n) for n in ("hard_sigmoid", "hard
 swish = silu
 
 
-def _rounding(name: str) -> Any:
+def _rounding(name: str) -> Callable[..., Tensor]:
     def op(a: Tensor, **unknown: Any) -> Tensor:
         if unknown:
             raise unexpected(name, unknown, TABLE[name].inputs)

@@ -116,9 +116,9 @@ class Update:
         lines += [f"    {name} = {name}.astype(compute(p.dtype), copy=False)" for name in reversed(body.reads)]
         lines += [f"    {name} = {formula}" for name, formula in body.statements]
         lines.append(f"    return p, {', '.join('p' if s == 'master' else s for s in body.states)}")
-        space = {**dialect.NUMPY, "isfinite": np.isfinite, "compute": compute_dtype}
+        space: dict[str, Callable[..., Any]] = {**dialect.NUMPY, "isfinite": np.isfinite, "compute": compute_dtype}
         exec("\n".join(lines), space)
-        return space[body.name]  # type: ignore[no-any-return]
+        return space[body.name]
 
 
 _ADAM = ("m = b1 * m + (1 - b1) * g", "v = b2 * v + (1 - b2) * g * g")

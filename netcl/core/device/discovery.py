@@ -211,9 +211,9 @@ class DeviceManager:
         return self._reason
 
     def _default(self) -> DeviceHandle:
-        stack = getattr(_active, "stack", None)
+        stack: list[DeviceHandle] = getattr(_active, "stack", [])
         if stack:
-            return stack[-1]  # type: ignore[no-any-return]
+            return stack[-1]
         wanted = settings.value("NETCL_DEVICE")
         if wanted and wanted.lower() != "auto":
             return self._named(wanted)

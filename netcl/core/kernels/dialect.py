@@ -172,7 +172,7 @@ def needs_floats(name: str) -> bool:
     if name not in _definitions:
         return name in FUNCTIONS and name not in _OF_INTEGERS
     for n in ast.walk(ast.parse(_definitions[name][1], mode="eval")):
-        if isinstance(n, ast.Div) or (isinstance(n, ast.Constant) and n.value != int(n.value)):  # type: ignore[arg-type]
+        if isinstance(n, ast.Div) or (isinstance(n, ast.Constant) and isinstance(n.value, float) and n.value % 1):
             return True
         if isinstance(n, ast.Name) and n.id != name and needs_floats(n.id):
             return True
@@ -204,7 +204,7 @@ class _Renderer(ast.NodeVisitor):
         self.element = element
 
     def visit_Expression(self, node: ast.Expression) -> str:
-        return self.visit(node.body)  # type: ignore[no-any-return]
+        return str(self.visit(node.body))
 
     def visit_BinOp(self, node: ast.BinOp) -> str:
         return f"({self.visit(node.left)} {self.OPERATORS[type(node.op)]} {self.visit(node.right)})"
@@ -216,7 +216,7 @@ class _Renderer(ast.NodeVisitor):
         return f"({self.visit(node.left)} {self.OPERATORS[type(node.ops[0])]} {self.visit(node.comparators[0])})"
 
     def visit_Call(self, node: ast.Call) -> str:
-        name = node.func.id  # type: ignore[attr-defined]
+        name = self.visit(node.func)
         prefix = "f_" if name in FUNCTIONS else ""
         return f"{prefix}{name}({', '.join(self.visit(a) for a in node.args)})"
 
@@ -224,7 +224,7 @@ class _Renderer(ast.NodeVisitor):
         return node.id
 
     def visit_Constant(self, node: ast.Constant) -> str:
-        text = constant(node.value, self.element)  # type: ignore[arg-type]
+        text = constant(ast.literal_eval(node), self.element)
         return text if self.element in FLOATING else f"(T)({text})"  # an int may not meet vectors of narrower ones
 
 

@@ -90,7 +90,8 @@ class FusedDetectionLossPlan:
             return allocate(self.queue, (1,), FLOAT32).fill_(0)
         pred, target, heat, reg = [contiguous(t) for t in tensors]
         part = self._partial(pred=pred, target=target, heat=heat, reg=reg)
-        return self._reduce(part=part.buffer, scale=scale)  # type: ignore[no-any-return]
+        loss: Tensor = self._reduce(part=part.buffer, scale=scale)
+        return loss
 
     def backward(
         self, g: Tensor, tensors: Sequence[Tensor], needs: Sequence[bool], scale: float

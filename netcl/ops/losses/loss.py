@@ -139,17 +139,17 @@ def loss_grad(
     """The gradients of loss `name` (a key of LOSSES) for the operands that need one, in one launch."""
     row = LOSSES[name]
     tensors = [x for x in operands if isinstance(x, Tensor)]
-    wanted = tuple(i for i, need in enumerate(needs) if need and isinstance(operands[i], Tensor))
+    dtypes = {i: x.dtype for i, (x, need) in enumerate(zip(operands, needs)) if need and isinstance(x, Tensor)}
+    wanted = tuple(dtypes)
     result: list[Tensor | None] = [None] * len(operands)
     shape = result_shape(name, *operands)
     if not wanted:
         return result
     chain = _backward(name, tuple(isinstance(x, Tensor) for x in operands), wanted)
     numbers = [float(x) for x in operands if not isinstance(x, Tensor)]
-    scale = 1.0 / max(_divisor(shape, reduction), 1)
-    dtypes = tuple(operands[i].dtype for i in wanted)  # type: ignore[union-attr]
+    numbers += [1.0 / max(_divisor(shape, reduction), 1), *(attrs[a] for a in row.attrs)]
     compute = compute_dtype(_dtype(name, *[t.dtype for t in tensors]))
-    found = run(chain, compute, dtypes, (g, *tensors), [*numbers, scale, *(attrs[a] for a in row.attrs)])
+    found = run(chain, compute, tuple(dtypes.values()), (g, *tensors), numbers)
     for i, dx in zip(wanted, found, strict=True):
         result[i] = dx
     return result

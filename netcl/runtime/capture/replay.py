@@ -225,7 +225,7 @@ def _c_tier(commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
         if status:
             _fail(kept[failed.value], queue, status)
 
-    run.kept = (records, driver)  # type: ignore[attr-defined]  # the loop reads them
+    vars(run)["kept"] = records, driver  # the loop reads them
     return run
 
 
