@@ -15,8 +15,6 @@ from netcl.autograd.jit.step import CompiledStep as CompiledStep
 from netcl.autograd.node import Node as Node
 from netcl.autograd.node import Parameter as Parameter
 from netcl.autograd.node import tensor as tensor
-from netcl.autograd.op import OPS as OPS
-from netcl.autograd.op import Op as Op
 from netcl.autograd.op import Spec as Spec
 from netcl.autograd.op import apply_op as apply_op
 from netcl.autograd.op import register_op as register_op
@@ -35,3 +33,5 @@ from netcl.autograd.training_compiler import TrainingPattern as TrainingPattern
 from netcl.autograd.training_compiler import fused_norm_activation as fused_norm_activation
 from netcl.autograd.training_compiler import fused_softmax_cross_entropy as fused_softmax_cross_entropy
 from netcl.autograd.training_compiler import fused_weighted_bce_smooth_l1_loss as fused_weighted_bce_smooth_l1_loss
+from netcl.ops.record import OPS as OPS
+from netcl.ops.record import Op as Op

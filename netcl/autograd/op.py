@@ -1,4 +1,4 @@
-"""`apply_op`, the one door of every differentiable operation, and the table of operations behind it.
+"""`apply_op`, the one door of every differentiable operation, which reads the records of ops (netcl/ops/record.py).
 
 Only this function knows tape, tracing and autocast. An op is a forward function on tensors and a backward function that
 returns one gradient (or None) per tensor input, itself written with tensor ops outside the tape.
@@ -6,10 +6,7 @@ returns one gradient (or None) per tensor input, itself written with tensor ops 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any, NamedTuple, NoReturn
 
 from netcl.autograd.node import Node
@@ -23,6 +20,7 @@ from netcl.core.kernels.primitives import TABLE, Primitive, add_row
 from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
+from netcl.ops.record import OPS, Op, register
 
 
 class Spec(NamedTuple):
@@ -43,44 +41,6 @@ class Spec(NamedTuple):
         return size_of(self.shape)
 
 
-@dataclass(frozen=True)
-class Op:
-    """forward(*tensors, **attrs) -> tensor or tuple of tensors; with `aux`, (result, anything backward needs).
-
-    A forward that names `recorded` is told whether backward may come.
-    backward(g, y, *xs, **attrs) -> a gradient or None per tensor input. If it names them, it also gets `needs` (which
-    inputs want a gradient) and `aux`. `saves` lists what stays alive until then: "y" and input positions; the rest
-    arrives as a Spec. `reads` says of a saved input or attribute which inputs' gradients read it, where that is not all
-    of them.
-    """
-
-    name: str
-    forward: Callable[..., Any]
-    backward: Callable[..., Any] | None = None
-    saves: tuple[str | int, ...] | None = None
-    aux: bool = False
-    reads: Mapping[int | str, tuple[int, ...]] = field(default_factory=dict)
-    extras: frozenset[str] = field(init=False, default=frozenset())
-    asks: bool = field(init=False, default=False)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.forward, FunctionType):
-            object.__setattr__(self, "asks", "recorded" in inspect.signature(self.forward).parameters)
-        named = inspect.signature(self.backward).parameters if self.backward else {}
-        object.__setattr__(self, "extras", frozenset(n for n in ("needs", "aux") if n in named))
-
-    def read(self, saved: Sequence[Any], attrs: dict[str, Any], edges: Sequence[Any]) -> Sequence[Any]:
-        """Those of the `saved` inputs and `attrs` that the gradients wanted (where there is an edge) read."""
-        reads = self.reads
-        if not reads:
-            return (*saved, *attrs.values())
-        found: list[tuple[int | str, Any]] = [*enumerate(saved), *attrs.items()]
-        return [x for i, x in found if i not in reads or any(edges[j] is not None for j in reads[i])]
-
-
-OPS: dict[str, Op] = {}
-
-
 def register_op(
     name: str,
     forward: Callable[..., Any],
@@ -89,12 +49,17 @@ def register_op(
     saves: tuple[str | int, ...] | None = None,
     aux: bool = False,
     reads: Mapping[int | str, tuple[int, ...]] | None = None,
+    shape: Callable[..., Any] | None = None,
 ) -> Op:
-    """Add an operation (see `Op`), to be used as `apply_op(name, ...)`. A name of the primitive table is refused."""
+    """Add an operation (see `Op`), to be used as `apply_op(name, ...)`. A name of the primitive table is refused.
+
+    Without a `shape` an operation that takes the place of another has the other's.
+    """
     if name in TABLE:
         raise GradientError(f"register_op: {name!r} is an elementwise primitive; choose another name.")
-    OPS[name] = Op(name, forward, backward, saves, aux, reads or {})
-    return OPS[name]
+    if shape is None and name in OPS:
+        shape = OPS[name].shape
+    return register(Op(name, forward, backward, saves, aux, reads or {}, shape))
 
 
 def register_row(row: Primitive) -> None:

@@ -8,7 +8,7 @@ ShapeError.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -31,6 +31,7 @@ from netcl.fusion.fold import FOLDS, IDENTITY, Axis, fold_chain
 from netcl.fusion.formula import formula
 from netcl.fusion.rows import run_rows
 from netcl.ops import elementwise
+from netcl.ops.record import FLOAT, Facts, Op, register
 
 FAR = 1 << 31  # positions up to here fit in 32 bits
 SHORT, LONG = 1 << 12, 1 << 15  # elements of a row that few work-items, and that one group, may take on
@@ -289,11 +290,14 @@ def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     best = reduce(x, "max", axis, True)
     total = fold_chain(_EXP_BELOW, "sum", (x, best), axis, True, compute)
     y = run(_LOG_ABOVE, compute, (x.dtype,), (total, best))[0]
-    return y if keepdims else y.reshape(_dropped(x.shape, axis))
+    return y if keepdims else y.reshape(reduced(x.shape, axis))
 
 
-def _dropped(shape: Shape, axis: Axis) -> Shape:
+def reduced(shape: Shape, axis: Any, keepdims: bool = False) -> Shape:
+    """The shape of a reduction's result: (1,) for a full one."""
     axes = layout.as_axes("reduction", axis, len(shape))
+    if keepdims:
+        return tuple(1 if a in axes else n for a, n in enumerate(shape))
     return tuple(n for a, n in enumerate(shape) if a not in axes) or (1,)
 
 
@@ -373,3 +377,56 @@ def norm_grad(g: Tensor, x: Tensor, y: Tensor, ord: float = 2, axis: Axis = None
     signs = elementwise.sign(x)
     shared = spread(g, x.shape, axis) if ord == 1 else extreme_grad(g, elementwise.abs(x), y, axis)
     return elementwise.mul(shared, signs)
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def _mean_grad(g: Tensor, y: Any, x: Any, axis: Axis = None, **_: Any) -> Tensor:
+    n = x.size // builtins.max(g.size, 1)
+    return spread(elementwise.mul(g, 1.0 / builtins.max(n, 1)), x.shape, axis)
+
+
+def _extreme_grad(g: Tensor, y: Tensor, x: Tensor, axis: Axis = None, **_: Any) -> Tensor:
+    return extreme_grad(g, x, y, axis)
+
+
+def _shape(dtype_of: Callable[[DType], DType]) -> Callable[..., Facts]:
+    def shape(x: Any, axis: Axis = None, keepdims: bool = False, **_: Any) -> Facts:
+        return reduced(x.shape, axis, keepdims), dtype_of(x.dtype)
+
+    return shape
+
+
+def _float_alone(dtype: DType) -> DType:
+    if not is_float(dtype):
+        raise DTypeError(f"a mean of {dtype} has no shape rule")
+    return dtype
+
+
+_TOTAL = _shape(lambda dtype: dtype if is_float(dtype) else INT64)
+_FLOATS, _ELEMENT = _shape(_float_alone), _shape(lambda dtype: dtype)
+_PLACE, _LOGICAL = _shape(lambda _: INT64), _shape(lambda _: BOOL)
+
+for _op in (
+    Op("sum", sum, lambda g, y, x, axis=None, **_: spread(g, x.shape, axis), (), shape=_TOTAL, cast=FLOAT,
+       methods=("sum",), onnx="ReduceSum", array_api="sum"),
+    Op("prod", prod, lambda g, y, x, axis=None, **_: prod_grad(g, x, axis), (0,), shape=_TOTAL, cast=FLOAT,
+       methods=("prod",), onnx="ReduceProd", array_api="prod"),
+    Op("max", max, _extreme_grad, ("y", 0), shape=_ELEMENT, methods=("max",), onnx="ReduceMax", array_api="max"),
+    Op("min", min, _extreme_grad, ("y", 0), shape=_ELEMENT, methods=("min",), onnx="ReduceMin", array_api="min"),
+    Op("mean", mean, _mean_grad, (), shape=_FLOATS, methods=("mean",), onnx="ReduceMean", array_api="mean"),
+    Op("var", var, lambda g, y, x, axis=None, correction=0, **_: var_grad(g, x, axis, correction), (0,), shape=_FLOATS,
+       cast=FLOAT, methods=("var",), array_api="var"),
+    Op("std", std, lambda g, y, x, axis=None, correction=0, **_: std_grad(g, x, y, axis, correction), ("y", 0),
+       shape=_FLOATS, cast=FLOAT, methods=("std",), array_api="std"),
+    Op("logsumexp", logsumexp, lambda g, y, x, axis=None, **_: logsumexp_grad(g, x, y, axis), ("y", 0), shape=_FLOATS,
+       cast=FLOAT, onnx="ReduceLogSumExp"),
+    Op("norm", norm, lambda g, y, x, ord=2, axis=None, **_: norm_grad(g, x, y, ord, axis), ("y", 0), shape=_FLOATS,
+       cast=FLOAT),
+    Op("any", any, shape=_LOGICAL, methods=("any",), array_api="any"),
+    Op("all", all, shape=_LOGICAL, methods=("all",), array_api="all"),
+    Op("argmax", argmax, shape=_PLACE, methods=("argmax",), onnx="ArgMax", array_api="argmax"),
+    Op("argmin", argmin, shape=_PLACE, methods=("argmin",), onnx="ArgMin", array_api="argmin"),
+):  # fmt: skip
+    register(_op)

@@ -31,7 +31,6 @@ from netcl.autograd.rules import movement as _movement_rules  # noqa: F401
 from netcl.autograd.rules import norm as _norm_rules  # noqa: F401
 from netcl.autograd.rules import pool as _pool_rules  # noqa: F401
 from netcl.autograd.rules import random as _random_rules  # noqa: F401
-from netcl.autograd.rules import reduction as _reduction_rules  # noqa: F401
 
 _SUBJECTS: tuple[ModuleType, ...] = (
     _attention,

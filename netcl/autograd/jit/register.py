@@ -9,10 +9,11 @@ from netcl.autograd.follow import changes
 from netcl.autograd.jit import shapes
 from netcl.autograd.jit.fused import eager_step
 from netcl.autograd.jit.primitive import PRIMITIVES, AutogradPrimitive
-from netcl.autograd.op import OPS, register_op
+from netcl.autograd.op import register_op
 from netcl.core.errors import GradientError
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.tensor import Tensor
+from netcl.ops.record import OPS
 
 
 def register_primitive(

@@ -21,6 +21,7 @@ from netcl.ops import promotion
 from netcl.ops.convolution.problem import geometry, pair
 from netcl.ops.movement import part_sizes
 from netcl.ops.pooling import op as pooling
+from netcl.ops.record import OPS
 
 Facts = tuple[Shape, DType]
 PRIMITIVES: dict[str, Any] = {}  # name -> AutogradPrimitive, filled by primitive.py
@@ -69,10 +70,10 @@ def infer(name: str, operands: Sequence[Any], attrs: dict[str, Any], queue: Any)
     if name in TABLE or name in ELEMENTWISE or (name in PRIMITIVES and PRIMITIVES[name].fusible):
         shape = layout.broadcast(name, *(t.shape for t in tensors))
         return False, [(shape, compute_type(name, operands, queue, attrs)[1])]
-    rule = RULES.get(name)
-    if rule is None:
+    op = OPS.get(name)
+    if op is None or (op.shape is None and name not in RULES):
         raise NetclError(f"{name!r} is no elementwise primitive and has no shape rule")
-    result = rule(*operands, **attrs)
+    result = (op.shape or RULES[name])(*operands, **attrs)
     return (True, result) if isinstance(result, list) else (False, [result])
 
 
@@ -89,45 +90,10 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 # -- reductions --------------------------------------------------------------------------------------------------------
 
 
-def reduced(shape: Shape, axis: Any, keepdims: bool) -> Shape:
-    """The shape of a reduction's result: (1,) for a full one."""
-    axes = layout.as_axes("reduction", axis, len(shape))
-    if keepdims:
-        return tuple(1 if a in axes else n for a, n in enumerate(shape))
-    return tuple(n for a, n in enumerate(shape) if a not in axes) or (1,)
-
-
 def trailing(x: Any, axis: Any) -> Shape:
     """The reduced axes when they are the last ones, else ()."""
     axes = layout.as_axes("reduction", axis, x.ndim)
     return axes if axes == tuple(range(x.ndim - len(axes), x.ndim)) else ()
-
-
-@rule("sum", "prod")
-def _sum(x: Any, axis: Any = None, keepdims: bool = False) -> Facts:
-    return reduced(x.shape, axis, keepdims), x.dtype if is_float(x.dtype) else INT64
-
-
-@rule("max", "min")
-def _max(x: Any, axis: Any = None, keepdims: bool = False) -> Facts:
-    return reduced(x.shape, axis, keepdims), x.dtype
-
-
-@rule("mean", "var", "std", "norm", "logsumexp")
-def _mean(x: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Facts:
-    if not is_float(x.dtype):
-        raise NetclError(f"a mean of {x.dtype} has no shape rule")
-    return reduced(x.shape, axis, keepdims), x.dtype
-
-
-@rule("any", "all")
-def _any(x: Any, axis: Any = None, keepdims: bool = False) -> Facts:
-    return reduced(x.shape, axis, keepdims), BOOL
-
-
-@rule("argmax", "argmin")
-def _argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Facts:
-    return reduced(x.shape, axis, keepdims), INT64
 
 
 @rule("masked_select")
