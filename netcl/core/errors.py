@@ -39,6 +39,10 @@ class SettingError(NetclError, ValueError):
     """An environment variable with a value that is not accepted."""
 
 
+class RouteError(NetclError, ValueError):
+    """A forced route that cannot compute a problem, or a problem that no route computes."""
+
+
 class OutOfMemoryError(NetclError, MemoryError):
     """The device could not provide a buffer, even after idle blocks were freed."""
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from netcl.core.tensor import OPERATIONS
+from netcl.kernels.route import force
 from netcl.moved import module as moved_module
 from netcl.ops import elementwise, reduction
 from netcl.ops.create.factories import arange, eye, linspace, meshgrid, tril, triu
@@ -156,6 +157,7 @@ __all__ = [
     "flip",
     "floor",
     "fmod",
+    "force",
     "gather",
     "ge",
     "gelu",

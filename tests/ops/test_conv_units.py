@@ -11,6 +11,7 @@ from netcl.core.device import manager
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
 from netcl.core.tensor import Tensor
+from netcl.kernels.route import force
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.convolution.problem import geometry
 from netcl.ops.nvidia import conv, images, probe, wgmma
@@ -178,7 +179,7 @@ def test_convolutions_on_units(monkeypatch, gpu, precise, dtype, precision, stri
     g = rng.standard_normal(y.shape).astype(dtype)
     wide_g, tg = Tensor.from_host(host, g.astype("f8")), Tensor.from_host(gpu, g)
     tx, tw, tb = (Tensor.from_host(gpu, v) for v in (x, w, b))
-    with probe.only("wgmma", insist=True):
+    with probe.only("wgmma"), force("wgmma"):
         got = [
             conv2d(tx, tw, tb, **how),
             conv2d_input_grad(tg, tw, x.shape, **how),

@@ -11,10 +11,11 @@ import pytest
 from units import TOLERANCE, error, families, packed, tf32
 
 import netcl
-from netcl.core.device.profile import numpy_profile
+from netcl.core.device.profile import numpy_profile, override_profile
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
 from netcl.core.errors import BuildError, DTypeError, ShapeError
 from netcl.core.tensor import Tensor
+from netcl.kernels.route import force, ranked
 from netcl.kernels.signature import signature
 from netcl.kernels.tiling import cut, depth_of
 from netcl.ops.nvidia import edit, mma, probe, wgmma
@@ -23,8 +24,8 @@ from netcl.ops.nvidia.precision import matmul_precision, set_matmul_precision
 from netcl.ops.nvidia.tensormap import tensor_map
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product import linear_grad
-from netcl.ops.product.op import gemm, matmul
-from netcl.ops.product.problem import Product
+from netcl.ops.product.op import gemm, matmul, plan_of
+from netcl.ops.product.problem import MATMUL, Product
 from netcl.profiling.work import operations
 
 H200 = dataclasses.replace(
@@ -172,17 +173,17 @@ def test_large_products_use_the_units_and_small_ones_do_not(monkeypatch, narrow)
     monkeypatch.setattr(probe, "_probed", lambda profile: probe.FAMILIES)
 
     def best(p):
-        found = [*matmul_gpu.candidates(p, H200), matmul_gpu.portable(p, H200)]
-        return min(found, key=lambda choice: choice[1].cost)[0]
+        return ranked(MATMUL, matmul_gpu.routes(None, p, H200))[0].name
 
     assert best(product(4096, 4096, 4096)) == "wgmma"
     assert best(product(4096, 4096, 4096, narrow)) == "wgmma"
-    assert best(product(16, 16, 16)) == "portable"
-    assert best(product(4096, 4096, 4096, np.dtype("f8"))) == "portable"
+    assert best(product(16, 16, 16)) == "tiled"
+    assert best(product(4096, 4096, 4096, np.dtype("f8"))) == "tiled"
     set_matmul_precision("highest")
-    assert best(product(4096, 4096, 4096)) == "portable"
+    assert best(product(4096, 4096, 4096)) == "tiled"
     with probe.only():
-        assert matmul_gpu.candidates(product(512, 512, 512, narrow), H200) == []
+        routes = matmul_gpu.routes(None, product(512, 512, 512, narrow), H200)
+        assert [r.name for r in routes if r.plan is not None] == ["tiled"]
 
 
 @pytest.mark.parametrize(
@@ -232,14 +233,16 @@ def test_a_family_that_does_not_build_gives_way_once(monkeypatch, cl_queue):
     def fails(queue, p, tiling):
         raise BuildError("no such instruction")
 
-    tiling = matmul_gpu.portable(product(64, 64, 64), H200)[1]
     monkeypatch.setattr(probe, "_broken", set())
-    monkeypatch.setattr(matmul_gpu, "candidates", lambda p, profile: [("wgmma", tiling._replace(cost=0.0), fails)])
-    with pytest.warns(UserWarning, match=r"matrix units \(wgmma\) are not used: no such instruction"):
-        assert callable(matmul_gpu.plan(cl_queue, product(64, 64, 64)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert callable(matmul_gpu.plan(cl_queue, product(64, 64, 64)))
+    monkeypatch.setattr(probe, "_probed", lambda profile: probe.FAMILIES)
+    monkeypatch.setattr(wgmma, "plan", fails)
+    large = product(4096, 4096, 4096)
+    with override_profile(cl_queue, dataclasses.replace(H200, max_work_group=64)), probe.only("wgmma"):
+        with pytest.warns(UserWarning, match=r"matrix units \(wgmma\) are not used: no such instruction"):
+            assert callable(plan_of(cl_queue, large))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert callable(plan_of(cl_queue, large))
 
 
 def products(profile):
@@ -358,7 +361,7 @@ def test_products_on_units(gpu, family, dtype, precision, m, n, k, turn_a, turn_
         for x, turn in ((a, turn_a), (b, turn_b))
     )
     aligned = dtype == "float32" or all(x % 8 == 0 for x in (m, n, k))
-    with probe.only(family, insist=family == "wgmma" or aligned):
+    with probe.only(family), force(*[family] * (family == "wgmma" or aligned)):
         y = matmul(ta, tb).to_host()
     assert error(y, a.astype("f8") @ b.astype("f8")) < TOLERANCE[dtype, precision]
 
@@ -371,7 +374,7 @@ def test_high_precision_is_that_of_float_arithmetic(gpu, family):
     rng = np.random.default_rng(5)
     a, b = rng.standard_normal((512, 2048)).astype("f4"), rng.standard_normal((2048, 512)).astype("f4")
     exact = a.astype("f8") @ b.astype("f8")
-    with probe.only(family, insist=True):
+    with probe.only(family), force(family):
         split = error(gemm(Tensor.from_host(gpu, a), Tensor.from_host(gpu, b)).to_host(), exact)
     sums = np.zeros((512, 512), np.float32)  # one float32 sum per element, as a plain loop makes
     for k in range(2048):
@@ -393,7 +396,7 @@ def test_infinity_and_nan_behave_as_in_float_arithmetic(gpu, family, precision):
     with np.errstate(invalid="ignore", over="ignore"):
         expected = a @ b
     set_matmul_precision(precision)
-    with probe.only(family, insist=True):
+    with probe.only(family), force(family):
         y = gemm(Tensor.from_host(gpu, a), Tensor.from_host(gpu, b)).to_host()
     for test in (np.isnan, np.isposinf, np.isneginf):
         np.testing.assert_array_equal(test(y), test(expected))
@@ -414,6 +417,6 @@ def test_narrow_types_into_floats_on_units(gpu, family, m, n, k, narrow):
         (40 * rng.standard_normal((3, k, -(-n // 8) * 8))).astype(narrow),
     )
     out = Tensor.empty(gpu, (3, m, n))
-    with probe.only(family, insist=True):
+    with probe.only(family), force(family):
         gemm(Tensor.from_host(gpu, a), Tensor.from_host(gpu, b)[..., :n], out)
     assert error(out.to_host(), a.astype("f8") @ b[..., :n].astype("f8")) < 3e-6

@@ -19,7 +19,7 @@ from netcl.core.errors import NetclError
 from netcl.core.layout import Shape, size_of
 from netcl.core.memory import empty_buffer
 from netcl.core.tensor import Tensor
-from netcl.kernels import sources, tuning
+from netcl.kernels import route, sources, tuning
 from netcl.kernels.plans import remember
 from netcl.kernels.program import Launch, Program, program
 from netcl.kernels.tiling import cut
@@ -30,7 +30,6 @@ from netcl.ops.convolution import residue as conv_residue
 from netcl.ops.convolution import winograd, winograd_gpu
 from netcl.ops.convolution.problem import MOST_PIXELS, Geometry
 from netcl.ops.nvidia import conv as units
-from netcl.ops.nvidia import probe
 from netcl.ops.nvidia.precision import matmul_precision
 from netcl.ops.product.split_k import add_parts, epilogue
 
@@ -66,7 +65,7 @@ def _by_columns(g: Geometry, x: Tensor) -> bool:
     def decide() -> bool:
         return _columns(g, x) and conv_columns.cost(g, x.dtype, queue) < _implicit_cost(g, queue)
 
-    return remember(queue, ("conv_gpu by columns", g, x.dtype, probe.mode()), decide)
+    return remember(queue, ("conv_gpu by columns", g, x.dtype, route.mode), decide)
 
 
 def _by_winograd(form: Geometry, x: Tensor, turned: bool = False) -> bool:

@@ -54,7 +54,7 @@ def cost(g: Geometry, dtype: DType, queue: Any) -> float:
     batch = ((g.n, 0, g.groups * g.taps * pitch, g.o * pixels), (g.groups, g.o // g.groups * g.taps, g.taps * pitch, 0))
     product = Product(g.o // g.groups, pixels, g.taps, (g.taps, 1), (pitch, 1), pixels, batch, dtype)
     moved = 2.0 * g.n * _image_bytes(g, dtype)
-    return matmul_gpu.routes(product, profile)[0][1].cost + LAUNCH + moved / (TRAFFIC * profile.compute_units)
+    return matmul_gpu.cost(queue, product, profile) + LAUNCH + moved / (TRAFFIC * profile.compute_units)
 
 
 def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:

@@ -83,9 +83,7 @@ def _cost(g: Geometry, dtype: DType, queue: Any, product: Product) -> float:
         return float("inf")
     moved = (images + 9 * filters) * dtype.itemsize + 2 * between * FLOAT32.itemsize
     return (
-        matmul_gpu.portable(product, profile)[1].cost
-        + LAUNCHES * LAUNCH
-        + moved / (row["TRAFFIC"] * profile.compute_units)
+        matmul_gpu.tiled(product, profile).cost + LAUNCHES * LAUNCH + moved / (row["TRAFFIC"] * profile.compute_units)
     )
 
 
@@ -204,12 +202,11 @@ def _product(g: Geometry, m: int, n: int, k: int, accumulate: bool | None = None
 
 
 def _product_plan(queue: Any, product: Product) -> Run:
-    """A function that launches it, as that of `matmul_gpu.plan`, on ordinary arithmetic whatever the precision.
+    """A function that launches it, as that of a product, on ordinary arithmetic whatever the precision.
 
     Operands rounded to TF32 would give an error of 1.5e-3 where those of the direct sum give 3e-4.
     """
-    _, tiling, make = matmul_gpu.portable(product, profile_of(queue))
-    return make(queue, product, tiling)
+    return matmul_gpu.tiled_plan(queue, product, matmul_gpu.tiled(product, profile_of(queue)))
 
 
 def _turns(queue: Any, g: Geometry) -> list[Turn]:

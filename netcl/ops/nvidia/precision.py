@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from netcl.core.errors import DTypeError
+from netcl.kernels import route
 
 LEVELS = ("highest", "high", "medium")
 UNIT_TYPE = {"float": "tf32", "half": "f16", "bfloat": "bf16"}  # what the units call a storage type
 _level = "high"
+route.settle("precision", _level)
 
 
 def set_matmul_precision(level: str) -> None:
@@ -26,6 +28,7 @@ def set_matmul_precision(level: str) -> None:
     if level not in LEVELS:
         raise DTypeError(f"set_matmul_precision: expected one of {', '.join(LEVELS)}, got {level!r}.")
     _level = level
+    route.settle("precision", level)
 
 
 def matmul_precision() -> str:

@@ -21,15 +21,13 @@ from functools import cache
 
 from netcl.core import settings
 from netcl.core.device.profile import DeviceProfile
-from netcl.kernels import sources
-from netcl.ops.nvidia.precision import matmul_precision
+from netcl.kernels import route, sources
 from netcl.runtime.cache import cacher
 
 FAMILIES = ("mma", "wgmma")  # in order of preference, the best last
 TEXTS = ("ptx.cl", "mma.cl", "wgmma.cl", "pack.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
 TIMEOUT = 180.0  # seconds for a child
 _allowed: tuple[str, ...] = FAMILIES  # narrowed by `only`
-_insisting = False  # set by `only`
 _broken: set[str] = set()  # families that failed after the probe
 
 
@@ -54,32 +52,28 @@ def give_up(family: str, reason: Exception) -> None:
     """Use `family` no more in this process, and say so once."""
     if family not in _broken:
         _broken.add(family)
+        route.settle("given up", frozenset(_broken))
         warnings.warn(f"matrix units ({family}) are not used: {reason}", stacklevel=3)
 
 
 @contextmanager
-def only(*families: str, insist: bool = False) -> Iterator[None]:
+def only(*families: str) -> Iterator[None]:
     """Within the block no other matrix-unit kernels are used (none at all without arguments): for tests and benchmarks.
 
-    With `insist` they are used for every product they can compute, and a failure is raised.
+    They are used where they are the fastest; `netcl.ops.force` uses them for everything.
     """
-    global _allowed, _insisting
-    before = _allowed, _insisting
-    _allowed, _insisting = families, insist
+    before = _allowed
+    _allow(families)
     try:
         yield
     finally:
-        _allowed, _insisting = before
+        _allow(before)
 
 
-def insisting() -> bool:
-    """Whether matrix units are to be used even where other kernels are faster."""
-    return _insisting
-
-
-def mode() -> tuple[object, ...]:
-    """What the choice of a kernel depends on beside the operands and the device."""
-    return matmul_precision(), _allowed, _insisting, len(_broken)
+def _allow(families: tuple[str, ...]) -> None:
+    global _allowed
+    _allowed = families
+    route.settle("units", families)
 
 
 @cache

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.device.profile import DeviceProfile
 from netcl.core.dtypes import C_NAME, FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
 from netcl.kernels.program import Launch, program
+from netcl.kernels.route import FIRST, Route
 from netcl.ops.product import simple as matmul_simple
 from netcl.ops.product.problem import Product, Run
 
@@ -27,11 +29,15 @@ COPY_A, COPY_B, ITEM, LIGHT, LATE = 1.0, 8.0, 8000.0, 1000.0, 0.2
 OPTIONS = ("-cl-mad-enable",)
 
 
-def plan(queue: Any, p: Product) -> Run:
-    """What computes `p`."""
+def routes(queue: Any, p: Product, profile: DeviceProfile) -> list[Route]:
+    """The ways to compute `p`."""
     if not is_float(p.dtype):
-        return matmul_simple.plan(queue, p)
-    profile = profile_of(queue)
+        return [matmul_simple.route(queue, p)]
+    return [Route(FIRST, "tiled", partial(_plan, queue, p, profile)), matmul_simple.FLOATS]
+
+
+def _plan(queue: Any, p: Product, profile: DeviceProfile) -> Run:
+    """What computes `p` by tiles of registers."""
     row = sizes(profile, p.dtype)
     a_lies, b_lies = in_place(p, row)
     mc, nc, packed = _split(p, profile, row, a_lies, b_lies)

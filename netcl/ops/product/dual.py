@@ -16,13 +16,12 @@ from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import is_float
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
-from netcl.kernels import sources
+from netcl.kernels import route, sources
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
 from netcl.kernels.tiling import LAUNCH, Tiling, cut_together, depth_of
-from netcl.ops.nvidia import probe
 from netcl.ops.product import gpu as matmul_gpu
-from netcl.ops.product.problem import Product, describe
+from netcl.ops.product.problem import MATMUL, Product, describe
 
 Run = Callable[..., None]  # of two tasks
 
@@ -63,7 +62,7 @@ def gemm_pair(one: Factors, two: Factors) -> tuple[Result, Result] | None:
     tensors = [t for f in (one, two) for t in (f.a, f.b, f.mask) if t is not None]
     if any(t.dtype is not dtype or t.size == 0 for t in tensors):
         return None
-    key = ("pair", one.layout, two.layout, dtype.num, probe.mode())
+    key = ("pair", one.layout, two.layout, dtype.num, route.mode)
     run = remember(queue, key, lambda: _plan(queue, one, two))
     if run is _SINGLY:
         return None
@@ -86,7 +85,7 @@ def _plan(queue: Any, one: Factors, two: Factors) -> Run:
     profile = profile_of(queue)
     p, q = (_product(f) for f in (one, two))
     tiling = cut_together(matmul_gpu.ROWS[p.dtype], profile, [(x.m, x.n, x.k) for x in (p, q)])
-    if tiling.cost >= _apart(p, q, profile):
+    if route.forced(MATMUL) not in (None, "tiled") or tiling.cost >= _apart(queue, p, q, profile):
         return _SINGLY
     if p.k >= q.k:
         return _launcher(queue, p, q, tiling)
@@ -102,10 +101,10 @@ def _product(f: Factors) -> Product:
     return replace(product, starts=(start, *product.starts[1:]), mask=mask is not None, sums=f.sums)
 
 
-def _apart(p: Product, q: Product, profile: DeviceProfile) -> float:
+def _apart(queue: Any, p: Product, q: Product, profile: DeviceProfile) -> float:
     """What the products cost in launches of their own, with masks and sums inside or, for matrix units, before."""
-    inside = sum(matmul_gpu.routes(x, profile)[0][1].cost for x in (p, q))
-    bare = sum(matmul_gpu.routes(replace(x, mask=False, sums=False), profile)[0][1].cost for x in (p, q))
+    inside = sum(matmul_gpu.cost(queue, x, profile) for x in (p, q))
+    bare = sum(matmul_gpu.cost(queue, replace(x, mask=False, sums=False), profile) for x in (p, q))
     return LAUNCH + min(inside, bare + LAUNCH * ((p.mask or q.mask) + p.sums + q.sums))
 
 

@@ -1,25 +1,22 @@
-"""Matrix products on GPUs: which family of kernels computes a product, and the portable one (matmul_gpu.cl).
-
-Families, best first: warpgroup units, warp units (ops/nvidia, NVIDIA), ordinary arithmetic (any device). A family
-that cannot compute the product or fails to build leaves it to the next one.
-"""
+"""Matrix products on GPUs: the routes of a product, and the tiled one of any device (matmul_gpu.cl)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from netcl.core.device.profile import DeviceProfile, profile_of
+from netcl.core.device.profile import DeviceProfile
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32, FLOAT64, DType, compute_dtype, is_float
-from netcl.core.errors import NetclError
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels.program import program
+from netcl.kernels.route import LAST, Route, cannot
+from netcl.kernels.route import cost as cheapest
 from netcl.kernels.tiling import Tiling, cut, depth_of
 from netcl.ops.nvidia import mma, probe, wgmma
 from netcl.ops.nvidia.precision import matmul_precision
 from netcl.ops.product import simple as matmul_simple
-from netcl.ops.product.problem import Product, Run
+from netcl.ops.product.problem import MATMUL, Product, Run
 from netcl.ops.product.split_k import ending, sum_parts
 
 OPTIONS = ("-cl-mad-enable",)
@@ -31,58 +28,48 @@ ROWS = {
     FLOAT16: PORTABLE,
     BFLOAT16: PORTABLE,
 }
-Route = tuple[str, Tiling, Callable[[Any, "Product", Tiling], Run]]  # family, tiling, function that makes the plan
+UNITS = (("wgmma", wgmma), ("mma", mma))
 
 
-def plan(queue: Any, p: Product) -> Run:
-    """What computes `p`."""
+def routes(queue: Any, p: Product, profile: DeviceProfile) -> list[Route]:
+    """The ways to compute `p`: matrix units (ops/nvidia), and ordinary arithmetic on any device."""
     if not is_float(p.dtype):
-        return matmul_simple.plan(queue, p)
-    profile = profile_of(queue)
-    choices = routes(p, profile)
-    if not choices:
-        raise NetclError(f"matmul: no family of {probe.mode()[1]} computes {p}.")
-    for name, tiling, make in choices:
-        try:
-            return make(queue, p, tiling)
-        except NetclError as error:
-            if name == "portable" or probe.insisting():
-                raise
-            probe.give_up(name, error)
-    return _portable_plan(queue, p, portable(p, profile)[1])
+        return [matmul_simple.route(queue, p)]
+    tiling = tiled(p, profile)
+    portable = Route(tiling.cost, "tiled", partial(tiled_plan, queue, p, tiling))
+    return [*[_on_units(name, module, queue, p, profile) for name, module in UNITS], portable, matmul_simple.FLOATS]
 
 
-def routes(p: Product, profile: DeviceProfile) -> list[Route]:
-    """The ways to compute `p`, the cheapest first. Matrix units neither mask nor sum."""
-    if p.mask or p.sums:
-        return [portable(p, profile)]
-    choices = candidates(p, profile)
-    if not probe.insisting():
-        choices.append(portable(p, profile))
-    return sorted(choices, key=lambda choice: choice[1].cost)
+def cost(queue: Any, p: Product, profile: DeviceProfile) -> float:
+    """What `p` costs on the route that is taken."""
+    return cheapest(MATMUL, routes(queue, p, profile))
 
 
-def candidates(p: Product, profile: DeviceProfile) -> list[Route]:
-    """The matrix-unit kernels that can compute `p`."""
-    families = probe.available(profile)
-    found: list[Route] = []
+def _on_units(name: str, module: Any, queue: Any, p: Product, profile: DeviceProfile) -> Route:
+    """A kernel of matrix units; one that does not build is given up."""
     precision = matmul_precision() if p.dtype == FLOAT32 else "high"
+    if name not in probe.available(profile):
+        return cannot(name, "the device has no such units, or they are switched off")
+    if p.mask or p.sums:
+        return cannot(name, "it neither masks nor sums its operands")
     if p.dtype == FLOAT64 or precision == "highest" or p.k == 0:
-        return []
-    for name, module in (("wgmma", wgmma), ("mma", mma)):
-        if name in families and (probe.serves(name, C_NAME[p.dtype], profile) or probe.insisting()):
-            tiling = module.tiling(p, profile, precision)
-            if tiling is not None:
-                found.append((name, tiling, module.plan))
-    return found
+        return cannot(name, "for 16-bit floats, and float32 below precision 'highest'")
+    tiling = module.tiling(p, profile, precision)
+    if tiling is None:
+        return cannot(name, f"for at least {module.LEAST} rows, columns and k that lie along memory")
+    pays = probe.serves(name, C_NAME[p.dtype], profile)
+    why = "" if pays else "three TF32 products take this chip longer than an ordinary one"
+    plan = partial(module.plan, queue, p, tiling)
+    return Route(tiling.cost if pays else LAST, name, plan, why, partial(probe.give_up, name))
 
 
-def portable(p: Product, profile: DeviceProfile) -> Route:
-    """The kernels of any device."""
-    return "portable", cut(ROWS[p.dtype], profile, p.m, p.n, p.k, p.count)[0], _portable_plan
+def tiled(p: Product, profile: DeviceProfile) -> Tiling:
+    """The best tiling on ordinary arithmetic."""
+    return cut(ROWS[p.dtype], profile, p.m, p.n, p.k, p.count)[0]
 
 
-def _portable_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+def tiled_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+    """What computes `p` by tiles."""
     row, splits = tiling.row, tiling.splits
     slices = row.get("SL", 1)
     depth = depth_of(p.k, splits, row["BK"] * slices)

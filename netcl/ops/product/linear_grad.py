@@ -19,9 +19,9 @@ from typing import Any
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import FLOAT32, FLOAT64, is_float
 from netcl.core.tensor import Tensor, allocate
+from netcl.kernels import route
 from netcl.kernels.tiling import LAUNCH
 from netcl.ops import elementwise, reduction
-from netcl.ops.nvidia import probe
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.dual import Factors, gemm_pair, may_share
 from netcl.ops.product.op import gemm, plan_of, promote
@@ -40,7 +40,7 @@ def masks_inside(g: Tensor, y: Tensor | None, ins: int) -> bool:
     if profile.kind == "cpu":
         return g.size <= FEW and g.dtype in (FLOAT32, FLOAT64)
     plans = g.queue.netcl_state.plans
-    key = ("layer inside", g.shape, g.strides, g.dtype.num, y is None, ins, probe.mode())
+    key = ("layer inside", g.shape, g.strides, g.dtype.num, y is None, ins, route.mode)
     found = plans.get(key)
     if found is None:
         found = plans[key] = _worth(g, y is not None, ins, profile)
@@ -53,9 +53,9 @@ def _worth(g: Tensor, relu: bool, ins: int, profile: DeviceProfile) -> bool:
     dw = Product(outs, ins, rows, (across, down), (ins, 1), ins, (), g.dtype)
     dx = Product(rows, ins, outs, (down, across), (ins, 1), ins, (), g.dtype)
     products = [dw, dx] if relu else [dw]  # without a mask dx is an ordinary product
-    inside = sum(matmul_gpu.portable(p, profile)[1].cost for p in products)
+    inside = sum(matmul_gpu.cost(g.queue, replace(p, mask=True), profile) for p in products)
     launches = 1 + relu  # the sum and the mask
-    return inside <= sum(matmul_gpu.routes(p, profile)[0][1].cost for p in products) + LAUNCH * launches
+    return inside <= sum(matmul_gpu.cost(g.queue, p, profile) for p in products) + LAUNCH * launches
 
 
 def masked(g: Tensor, y: Tensor) -> Tensor:
@@ -110,7 +110,8 @@ def _product(a: Tensor, b: Tensor, mask: Tensor | None, sums: Tensor | None) -> 
     out = allocate(queue, (a.shape[0], b.shape[1]), a.dtype)
     start = math.gcd(8, a.offset, 0 if mask is None else mask.offset)
     key: Any = (
-        "layer", a.shape, a.strides, start, b.shape, b.strides, b.offset & 7, a.dtype.num, mask is None, sums is None
+        "layer", a.shape, a.strides, start, b.shape, b.strides, b.offset & 7, a.dtype.num, mask is None, sums is None,
+        route.mode,
     )  # fmt: skip
     plans = queue.netcl_state.plans
     run = plans.get(key)

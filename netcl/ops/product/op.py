@@ -14,12 +14,13 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.kernels import route
+from netcl.kernels.route import choose
 from netcl.ops.elementwise import apply, assign, cast, contiguous
-from netcl.ops.nvidia import probe
 from netcl.ops.product import cpu as matmul_cpu
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.host import numpy_gemm
-from netcl.ops.product.problem import ACTIVATIONS, Product, Run, describe
+from netcl.ops.product.problem import ACTIVATIONS, MATMUL, Product, Run, describe
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -107,7 +108,7 @@ def gemm(
     key = (
         "gemm", a.shape, a.strides, a.offset & 7, a.dtype.num, b.shape, b.strides, b.offset & 7, b.dtype.num,
         None if out is None else (out.shape, out.strides, out.offset & 7, out.dtype.num),
-        None if bias is None else (bias.strides, bias.dtype.num), activation, accumulate, probe.mode(),
+        None if bias is None else (bias.strides, bias.dtype.num), activation, accumulate, route.mode,
     )  # fmt: skip
     found = a.queue.netcl_state.plans.get(key)
     if found is None:
@@ -147,6 +148,7 @@ def gemm_keeping(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> 
         b.dtype,
         None if bias is None else bias.dtype,
         activation,
+        route.mode,
     )
     plans = queue.netcl_state.plans
     run = plans.get(key)
@@ -175,6 +177,8 @@ def _first(
     if out is not None and out.shape != shape:
         raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
     if a.backend == "cpu":
+        if route.special:
+            route.check_host(MATMUL)
         return numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
     if out is not None and out.strides[-1] != 1 and shape[-1] != 1:
         return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
@@ -231,7 +235,8 @@ def _in_turn(launches: list[tuple[tuple[int, int, int], Run]]) -> Run:
 
 def plan_of(queue: Any, p: Product) -> Run:
     """How the kernels for the device of `queue` compute `p`."""
-    return (matmul_cpu if profile_of(queue).kind == "cpu" else matmul_gpu).plan(queue, p)
+    profile = profile_of(queue)
+    return choose(MATMUL, (matmul_cpu if profile.kind == "cpu" else matmul_gpu).routes(queue, p, profile))  # type: ignore[no-any-return]
 
 
 def promote(*tensors: Tensor) -> tuple[Tensor, ...]:

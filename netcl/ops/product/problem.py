@@ -10,7 +10,9 @@ from netcl.core import layout
 from netcl.core.dtypes import DType
 from netcl.core.kernels import primitives
 from netcl.core.tensor import Tensor
+from netcl.kernels.route import declare
 
+MATMUL = declare("matmul", "wgmma", "mma", "tiled", "naive")
 ACTIVATIONS = ("relu", "gelu", "silu")  # what an epilogue can apply, by the names of the primitive table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from netcl.core.device.profile import profile_of
@@ -9,9 +10,16 @@ from netcl.core.dtypes import BOOL, C_NAME
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.program import program
+from netcl.kernels.route import FIRST, Route, cannot
 from netcl.ops.product.problem import Product, Run
 
 GROUP = 64
+FLOATS = cannot("naive", "for integers and booleans")
+
+
+def route(queue: Any, p: Product) -> Route:
+    """The way to compute `p`, the only one there is."""
+    return Route(FIRST, "naive", partial(plan, queue, p))
 
 
 def plan(queue: Any, p: Product) -> Run:
