@@ -20,9 +20,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev (compressed if it ends in .gz)"
     )
     parser.add_argument(
-        "--keep", type=whole(0), default=100_000, metavar="N",
+        "--keep",
+        type=whole(0),
+        default=100_000,
+        metavar="N",
         help="commands kept for the trace, the newest (default 100000); the table counts all",
-    )  # fmt: skip
+    )
     parser.add_argument("--limit", type=whole(0), default=30, metavar="N", help="rows of the table (default 30)")
     parser.add_argument("--peak", action="store_true", help="compare with the device's peaks (takes a second)")
     parser.add_argument(

@@ -116,7 +116,8 @@ class Run:
         self.model.eval()
         with ag.no_grad():
             logits = self.model(ag.tensor(Tensor.from_host(self.queue, self.images)))
-        return np.asarray(logits.to_host()).argmax(axis=1)
+        found: np.ndarray = logits.to_host().argmax(axis=1)
+        return found
 
     def save(self, path: Path) -> None:
         """Write the checkpoint."""

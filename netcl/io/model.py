@@ -118,8 +118,8 @@ def _check_classes(model: Module, saved: Any) -> None:
     if saved is None or found == saved:
         return
     both = {**saved, **found} if isinstance(saved, dict) else {}
-    wrong = [f"{path or 'the model'}: {found.get(path)} for {saved.get(path)}" for path in both
-             if found.get(path) != saved.get(path)]  # fmt: skip
+    pairs = [(path or "the model", found.get(path), saved.get(path)) for path in both]
+    wrong = [f"{path}: {new} for {old}" for path, new, old in pairs if new != old]
     raise CheckpointError(
         f"load_model: expected the constructors to make the modules that were saved, got {one_line(', '.join(wrong))}; "
         "build the model and pass it as model=."

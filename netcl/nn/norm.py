@@ -49,10 +49,8 @@ class _BatchNorm(Module):
             wanted = self.layout.format(c=self.num_features)
             raise ShapeError(f"{type(self).__name__}: expected input of shape {wanted}, got {x.shape}.")
         training = self.training or not self.track_running_stats
-        return ag.batch_norm(
-            x, self.weight, self.bias, self.running_mean, self.running_var, training, self.momentum, self.eps,
-            activation
-        )  # fmt: skip
+        statistics = (self.running_mean, self.running_var, training, self.momentum)
+        return ag.batch_norm(x, self.weight, self.bias, *statistics, self.eps, activation)
 
     def _dtype(self, x: Any) -> DType | None:
         """What a floating input is cast to: the weight's dtype, else that of the running statistics if they differ."""

@@ -15,7 +15,7 @@ import numpy as np
 from netcl.core import versions
 from netcl.core.backend import cpu, opencl
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import (  # fmt: skip
+from netcl.core.dtypes import (
     BOOL,
     FLOAT64,
     INT16,

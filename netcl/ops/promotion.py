@@ -24,7 +24,7 @@ from netcl.core.dtypes import (
     compute_dtype,
     is_float,
     limits,
-)  # fmt: skip
+)
 from netcl.core.errors import DTypeError
 from netcl.core.kernels.primitives import AS_INT8, FLOAT, INTEGER, REFUSED, TABLE, Primitive
 from netcl.core.kernels.primitives import BOOL as TRUTH
@@ -34,8 +34,9 @@ Signature = tuple[Any, ...]  # of operands, then of attributes: the dtype of a t
 
 _WEAK = {bool: True, int: 0, float: 0.0}
 _INSTEAD = {  # of "-", for bools
-    "sub": "use ^ (bitwise_xor) or logical_not, or astype", "neg": "use ~ (logical_not), or astype",
-}  # fmt: skip
+    "sub": "use ^ (bitwise_xor) or logical_not, or astype",
+    "neg": "use ~ (logical_not), or astype",
+}
 
 
 def kind(name: str, x: Any) -> type:

@@ -27,7 +27,8 @@ from netcl.core.protocols import Queue
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import Chain, run
-from netcl.fusion.fold import FOLDS, IDENTITY, Axis, fold_chain
+from netcl.fusion.fold import IDENTITY, Axis, fold_chain
+from netcl.fusion.fold_source import FOLDS
 from netcl.fusion.formula import formula
 from netcl.fusion.rows import run_rows
 from netcl.ops import elementwise
@@ -47,9 +48,10 @@ dialect.define_function(
     "PROD_D0", ("g", "a", "n", "p"), "where(n == 0, g * p / NOT_ZERO(a), where(n == 1, where(a == 0, g * p, 0), 0))"
 )
 dialect.define_function(
-    "LOGSUMEXP_D0", ("g", "a", "y"),
+    "LOGSUMEXP_D0",
+    ("g", "a", "y"),
     "where(y - y == 0, g * exp(a - y), where(y < 0, 0, where(y > 0, where(a == y, g, 0), g * y)))",
-)  # fmt: skip
+)
 dialect.define_function("SCALED", ("g", "a", "m", "s"), "g * (a - m) * s")
 dialect.define_function("SCALED_BY", ("g", "a", "m", "y", "s"), "where(y == 0, 0, g * (a - m) * s / NOT_ZERO(y))")
 dialect.define_function("RATIO", ("g", "a", "y"), "where(y == 0, 0, g * a / NOT_ZERO(y))")

@@ -50,10 +50,8 @@ class Adam(Optimizer):
     def scalars(self, group: Group, step: int) -> dict[str, float]:
         """Bias corrections in double precision, from the step count."""
         b1, b2 = group["betas"]
-        return {
-            "lr": group["lr"], "b1": b1, "b2": b2, "eps": group["eps"], "decay": group["weight_decay"],
-            "c1": 1.0 - b1**step, "c2": 1.0 - b2**step,
-        }  # fmt: skip
+        rates = {"lr": group["lr"], "b1": b1, "b2": b2, "eps": group["eps"], "decay": group["weight_decay"]}
+        return {**rates, "c1": 1.0 - b1**step, "c2": 1.0 - b2**step}
 
 
 class AdamW(Adam):

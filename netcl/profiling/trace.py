@@ -37,7 +37,7 @@ def events(samples: Sequence[Sample], regions: Iterable[Region] = (), moments: I
     zero = min(times, default=0.0)
     queues = list({id(s.queue): s.queue for s in samples}.values())
     rows = {id(q): HOST + 1 + i for i, q in enumerate(queues)}
-    found: list[Any] = [_named("process_name", HOST, 0, "host")]
+    found = [_named("process_name", HOST, 0, "host")]
     for thread in dict.fromkeys([*(s.thread for s in samples), *(r.thread for r in regions)]):
         found.append(_named("thread_name", HOST, thread, _thread_name(thread)))
     for queue in queues:
@@ -45,19 +45,17 @@ def events(samples: Sequence[Sample], regions: Iterable[Region] = (), moments: I
         found.append(_named("thread_name", rows[id(queue)], COMMANDS, "commands"))
     for i, s in enumerate(samples):
         args = {"bytes": s.nbytes, "operations": s.operations, "global": list(s.size), "local": list(s.group or ())}
-        row = rows[id(s.queue)]
-        found.append(_span(s.name, s.kind, s.start - zero, s.end - s.start, row, COMMANDS, args))
+        row, host, sent = rows[id(s.queue)], (HOST, s.thread), s.sent - zero
+        found.append(_span(s.name, s.kind, (row, COMMANDS), s.start - zero, s.end - s.start, args))
         if s.kind != "numpy":
-            found.append({"name": s.name, "cat": "sent", "ph": "i", "s": "t", "ts": (s.sent - zero) * 1e6, "pid": HOST,
-                          "tid": s.thread})  # fmt: skip
-            for phase, pid, tid, at in (("s", HOST, s.thread, s.sent), ("f", row, COMMANDS, max(s.start, s.sent))):
-                found.append({"name": "sent", "cat": "sent", "ph": phase, "bp": "e", "id": i, "ts": (at - zero) * 1e6,
-                              "pid": pid, "tid": tid})  # fmt: skip
+            found.append(_event("i", s.name, host, sent, cat="sent", s="t"))
+            for phase, place, at in (("s", host, sent), ("f", (row, COMMANDS), max(s.start - zero, sent))):
+                found.append(_event(phase, "sent", place, at, cat="sent", bp="e", id=i))
     for r in regions:
-        found.append(_span(r.name, "region", r.start - zero, r.end - r.start, HOST, r.thread, {}))
+        found.append(_span(r.name, "region", (HOST, r.thread), r.start - zero, r.end - r.start, {}))
     for m in moments:
-        found.append({"name": "device memory", "ph": "C", "ts": (m.time - zero) * 1e6, "pid": HOST,
-                      "args": {"active": m.active, "cached": m.cached}})  # fmt: skip
+        counts = {"active": m.active, "cached": m.cached}
+        found.append(_event("C", "device memory", (HOST, 0), m.time - zero, args=counts))
     return found
 
 
@@ -66,28 +64,33 @@ def _thread_name(ident: int) -> str:
     return next((t.name for t in threading.enumerate() if t.ident == ident), f"thread {ident}")
 
 
+def _event(phase: str, name: str, place: tuple[int, int], seconds: float, **more: Any) -> dict[str, Any]:
+    """An event of a process and thread."""
+    return {"name": name, "ph": phase, "pid": place[0], "tid": place[1], "ts": seconds * 1e6, **more}
+
+
 def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _span(
-    name: str, kind: str, start: float, length: float, pid: int, tid: int, args: dict[str, Any]
-) -> dict[str, Any]:
-    return {"name": name, "cat": kind, "ph": "X", "ts": start * 1e6, "dur": length * 1e6, "pid": pid, "tid": tid,
-            "args": args}  # fmt: skip
+def _span(name: str, kind: str, place: tuple[int, int], start: float, length: float, args: Any) -> dict[str, Any]:
+    return _event("X", name, place, start, cat=kind, dur=length * 1e6, args=args)
 
 
 def _mark(found: Sequence[dict[str, Any]], gone: dict[str, int]) -> dict[str, Any]:
     """A line through the whole trace where its first command or region begins: what came before is not all here."""
     name = ", ".join(f"{n:,} older {what.split()[1]} dropped" for what, n in gone.items() if n)
     start = min((e["ts"] for e in found if e["ph"] == "X"), default=0.0)
-    return {"name": name, "cat": "dropped", "ph": "i", "s": "g", "ts": start, "pid": HOST, "tid": 0, "args": gone}
+    return _event("i", name, (HOST, 0), start * 1e-6, cat="dropped", s="g", args=gone)
 
 
 def write(
-    path: str | Path, samples: Sequence[Sample], regions: Iterable[Region] = (), moments: Iterable[Moment] = (),
+    path: str | Path,
+    samples: Sequence[Sample],
+    regions: Iterable[Region] = (),
+    moments: Iterable[Moment] = (),
     dropped: Mapping[str, int] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Write a trace file, compressed when its name ends in ".gz". `dropped`: what is not in it, by what it is."""
     path, gone = Path(path), {f"dropped {what}": n for what, n in (dropped or {}).items()}
     found = events(samples, regions, moments)

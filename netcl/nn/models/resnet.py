@@ -16,11 +16,11 @@ from netcl.nn.parameter import queue_of
 from netcl.nn.pool import AdaptiveAvgPool2d, Flatten, MaxPool2d
 
 
-def _conv(queue: Any, n: int, m: int, kernel: int, stride: int = 1) -> Conv2d:
-    """A convolution that keeps the size (up to its stride), without bias since a batch norm follows."""
+def _conv(queue: Any, n: int, m: int, kernel: int, stride: int = 1) -> tuple[Conv2d, BatchNorm2d]:
+    """A convolution that keeps the size (up to its stride), without bias, and the batch norm after it."""
     layer = Conv2d(queue, n, m, kernel, stride, kernel // 2, bias=False)
     init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-    return layer
+    return layer, BatchNorm2d(queue, m)
 
 
 class BasicBlock(Module):
@@ -31,10 +31,7 @@ class BasicBlock(Module):
     def __init__(self, queue: Any, channels: int, width: int, stride: int = 1) -> None:
         queue = queue_of("BasicBlock", queue)
         out = width * self.expansion
-        self.body = Sequential(
-            _conv(queue, channels, width, 3, stride), BatchNorm2d(queue, width), ReLU(),
-            _conv(queue, width, out, 3), BatchNorm2d(queue, out),
-        )  # fmt: skip
+        self.body = Sequential(*_conv(queue, channels, width, 3, stride), ReLU(), *_conv(queue, width, out, 3))
         self.shortcut = _shortcut(queue, channels, out, stride)
 
     def forward(self, x: Any) -> Any:
@@ -52,17 +49,19 @@ class Bottleneck(BasicBlock):
         queue = queue_of("Bottleneck", queue)
         out = width * self.expansion
         self.body = Sequential(
-            _conv(queue, channels, width, 1), BatchNorm2d(queue, width), ReLU(),
-            _conv(queue, width, width, 3, stride), BatchNorm2d(queue, width), ReLU(),
-            _conv(queue, width, out, 1), BatchNorm2d(queue, out),
-        )  # fmt: skip
+            *_conv(queue, channels, width, 1),
+            ReLU(),
+            *_conv(queue, width, width, 3, stride),
+            ReLU(),
+            *_conv(queue, width, out, 1),
+        )
         self.shortcut = _shortcut(queue, channels, out, stride)
 
 
 def _shortcut(queue: Any, channels: int, out: int, stride: int) -> Sequential | None:
     if channels == out and stride == 1:
         return None
-    return Sequential(_conv(queue, channels, out, 1, stride), BatchNorm2d(queue, out))
+    return Sequential(*_conv(queue, channels, out, 1, stride))
 
 
 class ResNet(Module):
@@ -81,9 +80,7 @@ class ResNet(Module):
     ) -> None:
         queue = queue_of("ResNet", queue)
         self.block, self.counts, self.num_classes, self.in_channels = block, tuple(counts), num_classes, in_channels
-        self.stem = Sequential(
-            _conv(queue, in_channels, 64, 7, 2), BatchNorm2d(queue, 64), ReLU(), MaxPool2d(3, 2, 1)
-        )  # fmt: skip
+        self.stem = Sequential(*_conv(queue, in_channels, 64, 7, 2), ReLU(), MaxPool2d(3, 2, 1))
         channels, stages = 64, []
         for i, count in enumerate(counts):
             blocks = []

@@ -217,21 +217,21 @@ def hinge_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 @lru_cache(maxsize=4)
 def _nll(weighted: bool) -> Chain:
-    weight = "SUM(WHERE(hit, w, 0))" if weighted else "ADD(kept, 0)"
-    return formula(
-        "nll_loss", ("z", "t", "col", *(("w",) if weighted else ())), "hit = EQ(col, t)", "kept = NE(t, ignore)",
-        f"wy = {weight}", "loss = WHERE(kept, MUL(wy, NEG(SUM(WHERE(hit, z, 0)))), 0)", "weight = WHERE(kept, wy, 0)",
-        outputs=("loss", "weight"), kinds=("drop", "drop"), scalars=("ignore",),
-    )  # fmt: skip
+    inputs = ("z", "t", "col", *(("w",) if weighted else ()))
+    lines = ["hit = EQ(col, t)", "kept = NE(t, ignore)"]
+    lines.append(f"wy = {'SUM(WHERE(hit, w, 0))' if weighted else 'ADD(kept, 0)'}")
+    lines.append("loss = WHERE(kept, MUL(wy, NEG(SUM(WHERE(hit, z, 0)))), 0)")
+    lines.append("weight = WHERE(kept, wy, 0)")
+    results = ("loss", "weight")
+    return formula("nll_loss", inputs, *lines, outputs=results, kinds=("drop", "drop"), scalars=("ignore",))
 
 
 @lru_cache(maxsize=4)
 def _nll_backward(weighted: bool) -> Chain:
     up = "MUL(MUL(g, scale), w)" if weighted else "MUL(g, scale)"
-    chain = formula(
-        "nll_loss_grad", ("t", "col", *(("w",) if weighted else ()), "g", "scale"), "hit = EQ(col, t)",
-        f"y = WHERE(NE(t, ignore), WHERE(hit, NEG({up}), 0), 0)", scalars=("ignore",),
-    )  # fmt: skip
+    inputs = ("t", "col", *(("w",) if weighted else ()), "g", "scale")
+    slope = f"y = WHERE(NE(t, ignore), WHERE(hit, NEG({up}), 0), 0)"
+    chain = formula("nll_loss_grad", inputs, "hit = EQ(col, t)", slope, scalars=("ignore",))
     return replace(chain, axes=0, kinds=())  # nothing is reduced: a map
 
 

@@ -194,10 +194,8 @@ def _launch(name: str, form: Window, result: Any, x: Tensor, arguments: dict[str
         plan = _plan_vectors
     tensors = [t for t in arguments.values() if isinstance(t, Tensor)]
     offset = gcd(8, *[t.offset for t in tensors])
-    launch = remember(
-        queue, (name, form, x.strides, x.dtype, offset, *more.values()),
-        lambda: plan(queue, name, form, result, x, more, tensors[1], offset),
-    )  # fmt: skip
+    key = (name, form, x.strides, x.dtype, offset, *more.values())
+    launch = remember(queue, key, lambda: plan(queue, name, form, result, x, more, tensors[1], offset))
     launch(**arguments)
 
 

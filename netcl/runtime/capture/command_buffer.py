@@ -55,11 +55,9 @@ class CommandBuffer:
         point = UINT(0)
         for i, (name, r, has_local) in enumerate(launches):
             before = (UINT * 1)(point.value)  # each waits for the one before, as in the queue
-            local = r.local_size if has_local else None
-            self._check(name, found["clCommandNDRangeKernelKHR"](
-                self._handle, None, None, r.object, r.dims, r.start, r.global_size, local,
-                min(i, 1), before if i else None, ctypes.byref(point), None,
-            ))  # fmt: skip
+            what = (None, None, r.object, r.dims, r.start, r.global_size, r.local_size if has_local else None)
+            waits = (min(i, 1), before if i else None, ctypes.byref(point), None)
+            self._check(name, found["clCommandNDRangeKernelKHR"](self._handle, *what, *waits))
         self._check("finalizing", found["clFinalizeCommandBufferKHR"](self._handle))
 
     def _capabilities(self, queue: Queue) -> int:

@@ -21,6 +21,9 @@ from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 from netcl.core.versions import memory_key
 
+Function = Callable[..., Any]
+Tensors = Sequence[Tensor]
+
 # How many references an object has; other Pythons do not count, and then nothing is taken for unused.
 references: Callable[[Any], int] = getattr(sys, "getrefcount", lambda _: 1 << 30)
 
@@ -82,10 +85,7 @@ class NumpySteps:
             self.memory.append(None)
         return View(slot, tensor.shape, tensor.strides, tensor.offset, tensor.dtype)
 
-    def add(
-        self, fn: Callable[..., Any], outputs: Sequence[Tensor], inputs: Sequence[Tensor], attrs: Mapping[str, Any],
-        in_place: bool,
-    ) -> None:  # fmt: skip
+    def add(self, fn: Function, outputs: Tensors, inputs: Tensors, attrs: Mapping[str, Any], in_place: bool) -> None:
         """Record a call; called as a hook of `core.backend.cpu`."""
         known = len(self._refs)
         needed = [self._view(t) for t in inputs]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,16 +36,14 @@ class RawCalls:
         """Start to intercept."""
         if "cl" not in globals():
             return
-        targets: list[tuple[Any, str, Callable[[Any], Any]]] = [
-            (cl.Kernel, "__call__", self._call), (cl.Kernel, "set_args", self._set_args),
-            (cl.Kernel, "set_arg", self._set_arg), (cl, "enqueue_nd_range_kernel", self._range),
-            (cl, "enqueue_copy", self._copy), (cl, "enqueue_fill_buffer", self._fill),
-            (cl, "enqueue_map_buffer", self._map),
-        ]  # fmt: skip
-        for owner, name, wrapper in targets:
-            original = getattr(owner, name)
-            self.saved.append((owner, name, original))
-            setattr(owner, name, wrapper(original))
+        methods = {"__call__": self._call, "set_args": self._set_args, "set_arg": self._set_arg}
+        functions = {"nd_range_kernel": self._range, "copy": self._copy, "fill_buffer": self._fill}
+        functions |= {"map_buffer": self._map}
+        for owner, wrappers in ((cl.Kernel, methods), (cl, {f"enqueue_{n}": f for n, f in functions.items()})):
+            for name, wrapper in wrappers.items():
+                original = getattr(owner, name)
+                self.saved.append((owner, name, original))
+                setattr(owner, name, wrapper(original))
 
     def remove(self) -> None:
         """Put the original functions back."""
@@ -65,7 +62,7 @@ class RawCalls:
         def call(kernel: Any, queue: Any, global_size: Any, local_size: Any, *args: Any, **kwargs: Any) -> Any:
             event = original(kernel, queue, global_size, local_size, *args, **kwargs)
             if self.sink.listening():
-                self._kernel(kernel, queue, global_size, local_size, args, **kwargs)
+                self._kernel(kernel, queue, (global_size, local_size), args, **kwargs)
             return event
 
         return call
@@ -99,25 +96,24 @@ class RawCalls:
                 names = ("global_offset", "wait_for", "g_times_l", "allow_empty_ndrange")
                 options = {**dict(zip(names, more, strict=False)), **{k.replace("work_", ""): v for k, v in kw.items()}}
                 args = tuple(known[i] for i in range(kernel.num_args))
-                self._kernel(kernel, queue, global_work_size, local_work_size, args, **options)
+                self._kernel(kernel, queue, (global_work_size, local_work_size), args, **options)
             return event
 
         return enqueue
 
-    def _kernel(
-        self, kernel: Any, queue: Any, global_size: Any, local_size: Any, args: tuple[Any, ...],
-        global_offset: Any = None, g_times_l: bool = False, allow_empty_ndrange: bool = False, wait_for: Any = None,
-    ) -> None:  # fmt: skip
-        name = kernel.function_name
-        if wait_for:
+    def _kernel(self, kernel: Any, queue: Any, sizes: tuple[Any, Any], args: tuple[Any, ...], **options: Any) -> None:
+        """A launch of `sizes` (global, local); the options are pyopencl's."""
+        name, (global_size, local_size) = kernel.function_name, sizes
+        if options.get("wait_for"):
             self.sink.refuse(f"kernel {name} waits for events, which a replay cannot repeat")
         size = tuple(int(n) for n in global_size)
         local = None if local_size is None else tuple(int(n) for n in local_size)
-        if g_times_l and local is not None:
+        if options.get("g_times_l") and local is not None:
             size = tuple(g * n for g, n in zip(size, local, strict=False))
         if 0 in size:
             return
-        self.sink.raw_kernel(kernel, name, queue, self._own(kernel, name, args), size, local, global_offset, args)
+        start = tuple(int(n) for n in options.get("global_offset") or ())
+        self.sink.raw_kernel(queue, self._own(kernel, name, args), (start, size, local), args)
 
     def _own(self, kernel: Any, name: str, args: tuple[Any, ...]) -> Any:
         """A kernel object with the same arguments that nothing else will change."""
@@ -145,12 +141,12 @@ class RawCalls:
 
         return enqueue_copy
 
-    def _copied(
-        self, queue: Any, dest: Any, src: Any, *, byte_count: int | None = None, dst_offset: int = 0,
-        src_offset: int = 0, wait_for: Any = None, is_blocking: bool = True, **other: Any,
-    ) -> None:  # fmt: skip
+    def _copied(self, queue: Any, dest: Any, src: Any, *, byte_count: int | None = None, **options: Any) -> None:
+        dst_offset, src_offset = options.pop("dst_offset", 0), options.pop("src_offset", 0)
+        wait_for = options.pop("wait_for", None)
+        options.pop("is_blocking", None)
         buffers = [isinstance(x, cl.MemoryObjectHolder) and not isinstance(x, cl.Image) for x in (dest, src)]
-        if wait_for or other or not any(buffers) or isinstance(dest, cl.Image) or isinstance(src, cl.Image):
+        if wait_for or options or not any(buffers) or isinstance(dest, cl.Image) or isinstance(src, cl.Image):
             what = "waits for events" if wait_for else "is not between plain buffers and arrays"
             self.sink.refuse(f"a copy that {what} cannot be replayed")
         if not buffers[0]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from netcl.core import live, memory
 from netcl.core.backend import cpu, opencl
 from netcl.core.errors import CaptureError
+from netcl.core.layout import Shape
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 from netcl.runtime.capture.host_replay import NumpySteps, references
@@ -93,9 +94,8 @@ class Recording:
     def remove(self) -> None:
         """Stop to listen; nothing stays patched."""
         self._raw.remove()
-        for hooks, hook in (
-            (opencl.hooks, self._launched), (opencl.copy_hooks, self.copied), (cpu.hooks, self._computed)
-        ):  # fmt: skip
+        added = ((opencl.hooks, self._launched), (opencl.copy_hooks, self.copied), (cpu.hooks, self._computed))
+        for hooks, hook in added:
             if hook in hooks:
                 hooks.remove(hook)
         if live.active is self:
@@ -196,16 +196,12 @@ class Recording:
         flag = state_of(queue).flag
         self.arms_flag = self.arms_flag or (flag is not None and any(h is flag for h in held))
 
-    def raw_kernel(
-        self, kernel: Any, name: str, queue: Queue, own: Any, size: tuple[int, ...], local: tuple[int, ...] | None,
-        offset: Any, args: tuple[Any, ...],
-    ) -> None:  # fmt: skip
-        """A kernel that was called without `launch`; `own` is a kernel object of the recording's."""
+    def raw_kernel(self, queue: Queue, own: Any, grid: tuple[Shape, Shape, Shape | None], args: Sequence[Any]) -> None:
+        """A kernel called without `launch`: `own` is the recording's object of it, `grid` (start, global, local)."""
         self._on(queue)
-        start = () if offset is None else tuple(int(n) for n in offset)
-        plain = tuple(getattr(a, "base_data", a) for a in args)  # of pyopencl's arrays
-        named = _RawKernel(name)
-        self.commands.append(Command(KERNEL, name, own, None, start, size, local, None, named, self._held(plain)))
+        held = self._held(tuple(getattr(a, "base_data", a) for a in args))  # of pyopencl's arrays
+        named = _RawKernel(own.function_name)
+        self.commands.append(Command(KERNEL, named.name, own, None, *grid, None, named, held))
 
     def copied(
         self, kind: str, queue: Queue, target: Any, source: Any, nbytes: int, details: tuple[int, ...], _: Any

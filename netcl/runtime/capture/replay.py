@@ -40,9 +40,9 @@ class Record(ctypes.Structure):
     """One command as `_send.c` reads it."""
 
     _fields_ = (
-        ("kind", ctypes.c_int), ("dims", ctypes.c_uint), ("object", P), ("other", P),
-        ("start", SIZE * 3), ("global_size", SIZE * 3), ("local_size", SIZE * 3),
-    )  # fmt: skip
+        *(("kind", ctypes.c_int), ("dims", ctypes.c_uint), ("object", P), ("other", P)),
+        *((sizes, SIZE * 3) for sizes in ("start", "global_size", "local_size")),
+    )
 
 
 @dataclass(eq=False)
