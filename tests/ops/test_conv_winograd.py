@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conv_reference import ACTIVATIONS, Reference, close, values
 
+from netcl.core.backend import opencl
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.kernels import tuning
@@ -66,6 +67,19 @@ def chunk(monkeypatch):
     return limit
 
 
+@pytest.fixture
+def launches():
+    """The names of the kernels that are launched."""
+    names = []
+
+    def hook(kernel, *_):
+        names.append(kernel.name)
+
+    opencl.hooks.append(hook)
+    yield names
+    opencl.hooks.remove(hook)
+
+
 def check(queue, x_shape, w_shape, padding=1, dtype="float32", groups=1):
     """Forward and both gradients."""
     ref, how = Reference(x_shape, w_shape, padding=padding, groups=groups), {"padding": padding, "groups": groups}
@@ -108,6 +122,42 @@ def test_turns(queue, calls, chunk, size):
     chunk(size)
     check(queue, (3, 16, 9, 14), (20, 16, 3, 3))
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("value", [1e8, np.inf])
+def test_tiles_computed_directly_in_turns(queue, chunk, value):
+    """A large value in each image, tiles of which share turns."""
+    chunk(36 * 36 * 4 * 20)
+    x, w = values((3, 16, 9, 14)), values((20, 16, 3, 3), seed=1)
+    ref = Reference(x.shape, w.shape, padding=1)
+    g = values(ref.y_shape, seed=2)
+    for n, row in enumerate((0, 8, 4)):
+        x[n, 3 * n, row, 4 * n] = g[n, 5 * n, row, 2 + 4 * n] = value
+    tx, tw, tg = (Tensor.from_host(queue, a) for a in (x, w, g))
+    for y, expected, rtol in (
+        (conv2d(tx, tw, padding=1), ref.forward(x, w), 1e-5),
+        (conv2d_input_grad(tg, tw, x.shape, padding=1), ref.input_grad(g, w), 1e-5),
+        (conv2d_weight_grad(tg, tx, w.shape, padding=1), ref.weight_grad(g, x), 1e-4),
+    ):
+        y, finite = y.to_host(), np.isfinite(expected)
+        np.testing.assert_array_equal(y[~finite], expected[~finite])
+        usual = finite & (np.abs(expected) < 1e4)
+        np.testing.assert_allclose(y[usual], expected[usual], rtol=rtol, atol=1e-4)
+        np.testing.assert_allclose(y[finite], expected[finite], rtol=1e-3, atol=1e-4)
+
+
+def test_looking_for_large_values_takes_no_launch_of_its_own(queue, launches):
+    """Limits come with the filters, or in a launch that transforming both operands in one makes up for."""
+    x, g = (Tensor.from_host(queue, values((2, 16, 8, 8), seed=s)) for s in range(2))
+    w = Tensor.from_host(queue, values((16, 16, 3, 3)))
+    for run in (
+        lambda: conv2d(x, w, padding=1),
+        lambda: conv2d_input_grad(g, w, x.shape, padding=1),
+        lambda: conv2d_weight_grad(g, x, w.shape, padding=1),
+    ):
+        launches.clear()
+        run()
+        assert len(launches) == 4, launches
 
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))

@@ -78,7 +78,7 @@ def _by_winograd(form: Geometry, x: Tensor, turned: bool = False) -> bool:
     def decide() -> bool:
         if not winograd.suits(form, x.dtype):
             return False
-        g = winograd_gpu.turned(form) if turned else form
+        g = winograd_gpu.transposed(form) if turned else form
         return winograd_gpu.forward_cost(g, x.dtype, queue) < _implicit_cost(g, queue)
 
     return remember(queue, ("conv_gpu by winograd", form, x.dtype, turned, matmul_precision()), decide)

@@ -15,43 +15,29 @@ Turns that fit its second-level cache lose more by short launches than they gain
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, FLOAT32, INT32, INT64, DType
+from netcl.core.dtypes import C_NAME, FLOAT32, INT32, DType
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
 from netcl.kernels.plans import remember
+from netcl.kernels.program import Program, program
 from netcl.kernels.tiling import LAUNCH
 from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
 from netcl.ops.convolution.winograd import POINTS, tile_count, tiles
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.problem import Product
+from netcl.ops.product.problem import Run as ProductRun
 from netcl.ops.product.split_k import epilogue
-from netcl.runtime.cache import get_kernel
 
-IMAGE = struct.Struct("4q6i")  # Image of winograd_gpu.cl
-RECORD = np.dtype(f"V{IMAGE.size}")
-TYPES = {
-    "winograd_patches": (*(None,) * 3, INT64, *(INT32,) * 3, RECORD),
-    "winograd_tiles": (*(None,) * 3, INT64, *(INT32,) * 3, RECORD),
-    "winograd_outputs": (*(None,) * 3, INT64, INT64, *(INT32,) * 3, RECORD),
-    "winograd_again": (*(None,) * 5, *(INT64,) * 4, *(INT32,) * 4, RECORD, RECORD),
-    "winograd_filters": (*(None,) * 4, INT64, INT64, *(INT32,) * 5, RECORD),
-    "winograd_limits": (*(None,) * 3, INT64, INT64, *(INT32,) * 4, RECORD, RECORD),
-    "winograd_taps": (*(None,) * 5, *(INT64,) * 3, *(INT32,) * 4, RECORD, RECORD),
-}
 OPTIONS = ("-cl-mad-enable",)
 ALIGNED = 8  # tiles that rows are a multiple of, for aligned vectors
-MARKS = 3  # numbers before the marks of tiles
-AGAIN = 4  # groups per compute unit that look for marks
-LAUNCHES = 4  # more than the direct form has
-Run = Callable[..., None]
+LAUNCHES = 3  # more than the direct form has
+Defines = dict[str, Any]
+Grid = tuple[tuple[int, ...], tuple[int, ...]]  # global and local size
 
 
 class Turn(NamedTuple):
@@ -62,19 +48,19 @@ class Turn(NamedTuple):
     pitch: int
 
 
-def forward_cost(g: Geometry, dtype: DType, queue: Any) -> float:
+def forward_cost(g: Geometry, dtype: DType, queue: Queue) -> float:
     """What a forward convolution costs this way, as tiling.py counts: cycles of a compute unit."""
     product = _product(g, g.o // g.groups, _pitch(tile_count(g)), g.c // g.groups)
     return _cost(g, dtype, queue, product)
 
 
-def weights_cost(g: Geometry, dtype: DType, queue: Any) -> float:
+def weights_cost(g: Geometry, dtype: DType, queue: Queue) -> float:
     """The same of a weight gradient."""
     product = _product(g, g.o // g.groups, g.c // g.groups, _pitch(tile_count(g)), accumulate=False)
     return _cost(g, dtype, queue, product)
 
 
-def _cost(g: Geometry, dtype: DType, queue: Any, product: Product) -> float:
+def _cost(g: Geometry, dtype: DType, queue: Queue, product: Product) -> float:
     """Of the products, the memory traffic and the launches."""
     profile, row = profile_of(queue), tuning.parameters("winograd_gpu", profile_of(queue))
     images, filters = g.n * (g.c * g.h * g.w + g.o * g.out[0] * g.out[1]), g.o * g.c // g.groups
@@ -91,17 +77,17 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
     """y = activation(conv(x, w) + bias); y and w are contiguous."""
     key = ("winograd_gpu", g, x.strides, x.dtype, bias is None, activation, x.offset % 4, y.offset % 4)
     run = remember(x.queue, key, lambda: _forward_plan(g, x, y, bias is not None, activation))
-    run(x.queue, y, x, w, bias)
+    run(y, x, w, bias)
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
-    """dx of a convolution: one over g, with the filters turned; dx and w are contiguous."""
+    """dx of a convolution: one over g, with transposed filters; dx and w are contiguous."""
     key = ("winograd_gpu input", form, g.strides, g.dtype, g.offset % 4, dx.offset % 4)
-    run = remember(g.queue, key, lambda: _forward_plan(turned(form), g, dx, turn=True))
-    run(g.queue, dx, g, w, None)
+    run = remember(g.queue, key, lambda: _forward_plan(transposed(form), g, dx, transpose=True))
+    run(dx, g, w, None)
 
 
-def turned(form: Geometry) -> Geometry:
+def transposed(form: Geometry) -> Geometry:
     """The convolution over the output's gradient that gives the input's."""
     axes = zip((form.h, form.w), (3, 3), form.stride, form.padding, form.dilation)
     (rows,), (columns,) = (list(residues(*axis)) for axis in axes)
@@ -109,44 +95,35 @@ def turned(form: Geometry) -> Geometry:
 
 
 def _forward_plan(
-    g: Geometry, x: Tensor, y: Tensor, bias: bool = False, activation: str | None = None, turn: bool = False
-) -> Run:  # fmt: skip
-    """A function (queue, y, x, w, bias) that launches the convolution."""
-    queue, per, outs, size = x.queue, g.c // g.groups, g.o // g.groups, g.o * g.c // g.groups
-    preamble, how = epilogue(bias, activation, "float")
-    patches, into = _transform("winograd_patches", g, x, g.padding)
-    filters = _kernel(queue, "winograd_filters", x.dtype, TURNED=int(turn))
-    finish = {"OUT_VEC": _vector(y), "TURNED": int(turn)} | how
-    outputs, again = (
-        _kernel(queue, name, x.dtype, preamble, **finish) for name in ("winograd_outputs", "winograd_again")
+    g: Geometry, x: Tensor, y: Tensor, bias: bool = False, activation: str | None = None, transpose: bool = False
+) -> Callable[[Tensor, Tensor, Tensor, Tensor | None], None]:
+    """A function (y, x, w, bias) that launches the convolution."""
+    queue, outs, per = x.queue, g.o // g.groups, g.c // g.groups
+    preamble, ending = epilogue(bias, activation, "float")
+    how: Defines = {"TRANSPOSED": int(transpose)}
+    of_x, of_y, filters = _image(x, g, g.padding), _image(y, g), {"rows": outs, "per": per}
+    transform = _program(queue, "winograd_filters", x.dtype, how).bind(
+        *_groups(queue, g.o + 1), {"U": ((POINTS * g.o * per,), FLOAT32), "marks": _marks(g)}, D=filters, form=of_x
     )
-    (_, group), out_of, tiles = _over(queue, per), _image(g, y), tile_count(g)
-    over, few = ((g.o + 1) * group[0],), _over(queue, tiles * g.o)[1]
-    spread = (min(-(-tiles * g.o // few[0]), AGAIN * profile_of(queue).compute_units) * few[0],)
+    patches = _program(queue, "winograd_patches", x.dtype, _vectors(x, g.padding))
+    outputs = _program(queue, "winograd_outputs", x.dtype, {"OUT_VEC": _vector(y)} | how | ending, preamble)
     turns = [
-        (part, _over(queue, part.pitch, g.c), _over(queue, part.length, g.o),
-         _product_plan(queue, _product(g, outs, part.pitch, per)))
-        for part in _turns(queue, g)
-    ]  # fmt: skip
-    sizes = [POINTS * n for n in (size, g.c * turns[0][0].pitch, g.o * turns[0][0].pitch)]
+        (
+            patches.bind(*_over(queue, turn.pitch, g.c), part=turn._asdict(), form=of_x),
+            _product_plan(queue, _product(g, outs, turn.pitch, per)),
+            outputs.bind(*_over(queue, turn.length, g.o), part=turn._asdict(), D=filters, of_x=of_x, of_y=of_y),
+        )
+        for turn in _turns(queue, g)
+    ]
+    sizes = _between(queue, g)
 
-    def run(queue: Any, y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
-        extra, (u, v, sums) = w if bias is None else bias, (allocate(queue, (n,), FLOAT32) for n in sizes)
-        marks = allocate(queue, (MARKS + tiles + g.o,), INT32)
-        launch(
-            filters, queue, over, group, u.buffer, w.buffer, x.buffer, marks.buffer, w.offset, x.offset,
-            outs, per, tiles, g.n, g.c, into,
-        )  # fmt: skip
-        for part, columns, rows, product in turns:
-            launch(patches, queue, *columns, v.buffer, x.buffer, marks.buffer, x.offset, *part, into)
+    def run(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+        extra, (v, sums) = w if bias is None else bias, (allocate(queue, size, FLOAT32) for size in sizes)
+        u, marks = transform(W=w, X=x)
+        for patch, product, output in turns:
+            patch(V=v.buffer, X=x, marks=marks.buffer)
             product(sums, u, v)
-            launch(
-                outputs, queue, *rows, y.buffer, sums.buffer, extra.buffer, y.offset, extra.offset, *part, out_of
-            )  # fmt: skip
-        launch(
-            again, queue, spread, few, y.buffer, x.buffer, w.buffer, extra.buffer, marks.buffer, y.offset, x.offset,
-            w.offset, extra.offset, tiles, g.o, outs, per, into, out_of,
-        )  # fmt: skip
+            output(Y=y, P=sums.buffer, bias=extra, X=x, W=w, marks=marks.buffer)
 
     return run
 
@@ -155,53 +132,48 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw of a convolution; dw is contiguous. Sums stay in float, in an order that never changes."""
     key = ("winograd_gpu weights", form, x.strides, g.strides, x.dtype, x.offset % 4, g.offset % 4)
     run = remember(x.queue, key, lambda: _weight_plan(form, x, g))
-    run(x.queue, dw, g, x)
+    run(dw, g, x)
 
 
-def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Run:
-    """A function (queue, dw, g, x) that launches the weight gradient."""
-    queue, per, outs, size = x.queue, form.c // form.groups, form.o // form.groups, form.o * form.c // form.groups
-    (patches, into), (upstream, over) = (
-        _transform("winograd_patches", form, x, form.padding), _transform("winograd_tiles", form, g)
-    )  # fmt: skip
-    taps, limits = (_kernel(queue, name, x.dtype) for name in ("winograd_taps", "winograd_limits"))
-    whole, tiles = _over(queue, size), tile_count(form)
-    group = _over(queue, 256)[1]
+def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
+    """A function (dw, g, x) that launches the weight gradient."""
+    queue, outs, per = x.queue, form.o // form.groups, form.c // form.groups
+    images = {"of_x": _image(x, form, form.padding), "of_g": _image(g, form)}
+    limits = _program(queue, "winograd_limits", x.dtype).bind(*_groups(queue, 2), {"marks": _marks(form)}, **images)
+    operands = _program(queue, "winograd_operands", x.dtype, _vectors(x, form.padding) | {"G_VEC": _vector(g)})
     turns = [
-        (part, _over(queue, part.pitch, form.c), _over(queue, part.pitch, form.o),
-         _product_plan(queue, _product(form, outs, per, part.pitch, accumulate=part.first > 0)))
-        for part in _turns(queue, form)
-    ]  # fmt: skip
-    sizes = [POINTS * n for n in (size, form.c * turns[0][0].pitch, form.o * turns[0][0].pitch)]
+        (
+            operands.bind(*_over(queue, turn.pitch, form.c + form.o), part=turn._asdict(), **images),
+            _product_plan(queue, _product(form, outs, per, turn.pitch, accumulate=turn.first > 0)),
+        )
+        for turn in _turns(queue, form)
+    ]
+    count = form.o * per
+    taps = _program(queue, "winograd_taps", x.dtype).bind(
+        *_over(queue, count), count=count, D={"rows": outs, "per": per}, **images
+    )
+    sizes = ((POINTS * count,), *_between(queue, form))
 
-    def run(queue: Any, dw: Tensor, g: Tensor, x: Tensor) -> None:
-        sums, v, z = (allocate(queue, (n,), FLOAT32) for n in sizes)
-        marks = allocate(queue, (MARKS + tiles,), INT32)
-        launch(
-            limits, queue, (2 * group[0],), group, marks.buffer, x.buffer, g.buffer, x.offset, g.offset, tiles, form.n,
-            form.c, form.o, into, over,
-        )  # fmt: skip
-        for part, columns, rows, product in turns:
-            launch(patches, queue, *columns, v.buffer, x.buffer, marks.buffer, x.offset, *part, into)
-            launch(upstream, queue, *rows, z.buffer, g.buffer, marks.buffer, g.offset, *part, over)
+    def run(dw: Tensor, g: Tensor, x: Tensor) -> None:
+        sums, v, z = (allocate(queue, size, FLOAT32) for size in sizes)
+        marks = limits(X=x, G=g)
+        for operand, product in turns:
+            operand(V=v.buffer, Z=z.buffer, X=x, G=g, marks=marks.buffer)
             product(sums, z, v)
-        launch(
-            taps, queue, *whole, dw.buffer, sums.buffer, x.buffer, g.buffer, marks.buffer, dw.offset, x.offset,
-            g.offset, size, outs, per, tiles, into, over,
-        )  # fmt: skip
+        taps(W=dw, P=sums.buffer, X=x, G=g, marks=marks.buffer)
 
     return run
 
 
 def _product(g: Geometry, m: int, n: int, k: int, accumulate: bool | None = None) -> Product:
-    """A matrix product for every point and group: rows of filters by tiles, or, where they may accumulate, by turned
-    tiles."""
+    """A matrix product for every point and group: rows of filters by tiles, or, where they may accumulate, by
+    transposed tiles."""
     batch = ((POINTS * g.groups, m * k, k * n, m * n),)
     b = (n, 1) if accumulate is None else (1, k)
     return Product(m, n, k, (k, 1), b, n, batch, FLOAT32, accumulate=bool(accumulate))
 
 
-def _product_plan(queue: Any, product: Product) -> Run:
+def _product_plan(queue: Queue, product: Product) -> ProductRun:
     """A function that launches it, as that of a product, on ordinary arithmetic whatever the precision.
 
     Operands rounded to TF32 would give an error of 1.5e-3 where those of the direct sum give 3e-4.
@@ -209,7 +181,7 @@ def _product_plan(queue: Any, product: Product) -> Run:
     return matmul_gpu.tiled_plan(queue, product, matmul_gpu.tiled(product, profile_of(queue)))
 
 
-def _turns(queue: Any, g: Geometry) -> list[Turn]:
+def _turns(queue: Queue, g: Geometry) -> list[Turn]:
     """The turns, the first of which is the longest."""
     total, each = tile_count(g), POINTS * (g.c + g.o) * FLOAT32.itemsize
     most = max(ALIGNED, tuning.parameters("winograd_gpu", profile_of(queue))["CHUNK"] // each)
@@ -222,11 +194,21 @@ def _pitch(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
 
-def _transform(name: str, g: Geometry, t: Tensor, padding: tuple[int, int] = (0, 0)) -> tuple[Kernel, bytes]:
-    """The kernel that transforms t with so much padding, and its Image."""
-    vector = _vector(t) if 0 <= padding[1] <= 2 else 1
-    kernel = _kernel(t.queue, name, t.dtype, IN_VEC=vector, PADDING=padding[1] if vector == 4 else 0)
-    return kernel, _image(g, t, padding)
+def _between(queue: Queue, g: Geometry) -> tuple[tuple[int], tuple[int]]:
+    """Shapes of what a turn transforms: of channels in, and of channels out."""
+    pitch = _turns(queue, g)[0].pitch
+    return (POINTS * g.c * pitch,), (POINTS * g.o * pitch,)
+
+
+def _marks(g: Geometry) -> tuple[tuple[int], DType]:
+    """Shape and type of the marks: three numbers, a bit for each tile, and a number for each row of filters."""
+    return (3 + -(-tile_count(g) // 32) + g.o,), INT32
+
+
+def _vectors(x: Tensor, padding: tuple[int, int]) -> Defines:
+    """Defines of how patches of x with so much padding are read."""
+    vector = _vector(x) if 0 <= padding[1] <= 2 else 1
+    return {"X_VEC": vector, "PADDING": padding[1] if vector == 4 else 0}
 
 
 def _vector(t: Tensor) -> int:
@@ -234,18 +216,28 @@ def _vector(t: Tensor) -> int:
     return 4 if t.strides[3] == 1 and not any(n % 4 for n in (t.offset, t.shape[3], *t.strides[:3])) else 1
 
 
-def _kernel(queue: Any, name: str, dtype: DType, preamble: str = "", **defines: Any) -> Kernel:
-    how = {"S": C_NAME[dtype], "E": "float", "IN_VEC": 1, "OUT_VEC": 1, "PADDING": 0, "TURNED": 0} | defines
-    return get_kernel(
-        queue, sources.load("winograd.cl", "winograd_gpu.cl", preamble=preamble, **how), name, TYPES[name], OPTIONS
-    )
+def _program(queue: Queue, name: str, dtype: DType, how: Defines | None = None, preamble: str = "") -> Program:
+    """A kernel of winograd_gpu.cl."""
+    wg = tuning.parameters("winograd_gpu", profile_of(queue))["WG"]
+    usual: Defines = {"X_VEC": 1, "G_VEC": 1, "OUT_VEC": 1, "PADDING": 0, "TRANSPOSED": 0}
+    given: Defines = usual | {"S": C_NAME[dtype], "E": "float", "WG": wg} | (how or {})
+    source = sources.load("winograd.cl", "winograd_gpu.cl", preamble=preamble, **given)
+    return program(queue, source, name, OPTIONS)
 
 
-def _image(g: Geometry, t: Tensor, padding: tuple[int, int] = (0, 0)) -> bytes:
-    return IMAGE.pack(*t.strides, *t.shape[2:], *padding, *tiles(g))
+def _image(t: Tensor, g: Geometry, padding: tuple[int, int] = (0, 0)) -> dict[str, int]:
+    """The fields of Image of winograd_gpu.cl: images of t in tiles of the convolution's."""
+    values = (*t.strides, *t.shape, *padding, *tiles(g))
+    return dict(zip(("n", "c", "h", "w", "N", "C", "H", "W", "py", "px", "down", "across"), values, strict=True))
 
 
-def _over(queue: Any, *size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _groups(queue: Queue, count: int) -> Grid:
+    """Global and local size of so many whole groups."""
+    group = tuning.parameters("winograd_gpu", profile_of(queue))["WG"]
+    return (count * group,), (group,)
+
+
+def _over(queue: Queue, *size: int) -> Grid:
     """The global size, its first axis rounded up to whole groups, and the local one."""
     group = tuning.parameters("winograd_gpu", profile_of(queue))["WG"]
     while group > 32 and group >= 2 * size[0]:
