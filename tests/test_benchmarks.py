@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import report, suites
+from benchmarks import report, suites, trees
 from benchmarks.__main__ import main
 from benchmarks.case import Case, Work, error_of
 from benchmarks.cases_cpu import resnet18_shapes
@@ -248,3 +248,11 @@ def test_the_readme_table_is_written_between_its_markers(tmp_path):
 
 def test_the_readme_shows_the_kept_runs():
     assert report.readme_table() in report.README.read_text(encoding="utf-8")
+
+
+def test_two_checkouts_are_compared_line_by_line(capsys):
+    """This one with itself, on NumPy."""
+    small = "2 x 16 x 8 x 8 to 16"
+    assert trees.main([str(trees.ROOT), "--device", "cpu", "--rounds", "1", "--shapes", small]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line[: len(small)] for line in lines] == [small] * 3 and "DIFFER" not in "".join(lines)
