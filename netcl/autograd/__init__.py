@@ -21,6 +21,7 @@ from netcl.autograd.op import register_op as register_op
 from netcl.autograd.op import register_row as register_row
 from netcl.autograd.state import detect_anomaly as detect_anomaly
 from netcl.autograd.state import enable_grad as enable_grad
+from netcl.autograd.state import inference_mode as inference_mode
 from netcl.autograd.state import is_grad_enabled as is_grad_enabled
 from netcl.autograd.state import no_grad as no_grad
 from netcl.autograd.state import set_grad_enabled as set_grad_enabled

@@ -76,6 +76,9 @@ class no_grad(_Switch):
     field, value = "enabled", False
 
 
+inference_mode = no_grad
+
+
 class enable_grad(_Switch):
     """Recording inside, even within no_grad."""
 

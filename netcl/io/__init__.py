@@ -2,5 +2,6 @@
 
 from netcl.io.checkpoint import load_checkpoint, save_checkpoint
 from netcl.io.model import load_model, save_model
+from netcl.io.save import load, save
 
-__all__ = ["load_checkpoint", "load_model", "save_checkpoint", "save_model"]
+__all__ = ["load", "load_checkpoint", "load_model", "save", "save_checkpoint", "save_model"]

@@ -31,8 +31,8 @@ class Conv2d(Module):
         padding: Any = 0,
         dilation: Any = 1,
         groups: int = 1,
-        *,
         bias: bool = True,
+        *,
         dtype: Any = "float32",
     ) -> None:
         queue = queue_of("Conv2d", queue)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import netcl.autograd as ag
 from netcl.core.errors import ShapeError
 from netcl.core.layout import size_of
@@ -21,9 +23,11 @@ class Linear(Module):
     """
 
     def __init__(
-        self, queue: Any, in_features: int, out_features: int, *, bias: bool = True, dtype: Any = "float32"
+        self, queue: Any, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = "float32"
     ) -> None:
         queue = queue_of("Linear", queue)
+        if not isinstance(bias, (bool, np.bool_)):
+            raise TypeError(f"Linear: expected bias True or False, got {bias!r}.")
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(init.kaiming_uniform(queue, (out_features, in_features), a=5**0.5, dtype=dtype))
         self.bias = Parameter(init.zeros(queue, (out_features,), dtype=dtype)) if bias else None

@@ -100,8 +100,8 @@ class LayerNorm(Module):
         normalized_shape: Any,
         eps: float = 1e-5,
         elementwise_affine: bool = True,
-        *,
         bias: bool = True,
+        *,
         dtype: Any = "float32",
     ) -> None:
         queue = queue_of("LayerNorm", queue)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import enum
 import functools
+import inspect
 import itertools
 import math
 import weakref
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.autograd.node import Node, Parameter
+from netcl.core.device.discovery import is_place, queue_of
 from netcl.core.dtypes import SUPPORTED, is_float
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
@@ -96,13 +98,17 @@ class Recipe:
 
 
 def record(cls: Any) -> None:
-    """Let the constructor of a class of modules leave a recipe on what it makes."""
+    """Let the constructor of a class of modules leave a recipe on what it makes, and be called without its queue."""
     construct: Callable[..., None] = cls.__init__
     if construct is object.__init__ or hasattr(construct, "recorded"):
         return
 
+    queue_first = [*inspect.signature(construct).parameters][1:2] == ["queue"]
+
     @functools.wraps(construct)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
+        if queue_first and "queue" not in kwargs and not (args and is_place(args[0])):
+            args = (queue_of(type(self).__name__, kwargs.pop("device", None)), *args)
         under_way = self.__dict__.get("_recipe")
         if under_way is not None and under_way.made is None:  # the class below records for all
             construct(self, *args, **kwargs)

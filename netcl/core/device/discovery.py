@@ -27,7 +27,7 @@ __all__ = [
     "profile_of", "queue_of",
 ]  # fmt: skip
 
-FORMS = '"auto", "gpu", "gpu:N", "cpu" (NumPy), "cl:cpu", "platform:device", an index or a pyopencl device'
+FORMS = '"auto", "gpu", "gpu:N", "cpu" (NumPy), "cl:cpu", "platform:device", an index, a pyopencl device or a queue'
 FIX = (
     "install your GPU vendor's OpenCL driver, or `pip install pyopencl[pocl]` for a driver that uses the CPU; "
     "`netcl devices` and `clinfo` show what the loader finds"
@@ -55,6 +55,13 @@ class DeviceHandle:
 def _numpy_handle() -> DeviceHandle:
     profile = numpy_profile()
     return DeviceHandle(None, None, None, CPUQueue(), "cpu", profile.name, profile)
+
+
+def _handle_of(queue: Queue) -> DeviceHandle:
+    """A handle around a queue that is open already."""
+    profile, dev = profile_of(queue), queue.device
+    platform, backend = (None, "cpu") if dev is None else (dev.platform, "cl")
+    return DeviceHandle(platform, dev, queue.context, queue, backend, profile.name, profile)
 
 
 def _rank(profile: DeviceProfile) -> tuple[int, int, int]:
@@ -197,6 +204,8 @@ class DeviceManager:
         if hasattr(device, "platform") and hasattr(device, "int_ptr"):
             known = next((e for e in self._scan() if e[1] == device), None)
             return self._open(*(known or (device.platform, device, device_profile(device))))
+        if isinstance(device, CPUQueue) or hasattr(device, "finish"):
+            return _handle_of(device)
         raise self._unknown(device)
 
     @property
@@ -362,30 +371,49 @@ class DeviceManager:
 _active = threading.local()
 
 
-@contextmanager
-def device(request: Any = "auto") -> Iterator[DeviceHandle]:
-    """Make the named device this thread's default inside the block.
+manager = DeviceManager()
+
+
+class _Device:
+    """Callable: makes the named device this thread's default inside a block. `device.manager` knows all devices.
 
     >>> with device("cpu") as dev:
     ...     x = Tensor.zeros(dev.queue, (2, 3))
     """
-    handle = manager.default(request)
-    stack = _active.__dict__.setdefault("stack", [])
-    stack.append(handle)
-    try:
-        yield handle
-    finally:
-        stack.pop()
+
+    @property
+    def manager(self) -> DeviceManager:
+        """The one manager of this process."""
+        return manager
+
+    @contextmanager
+    def __call__(self, request: Any = "auto") -> Iterator[DeviceHandle]:
+        handle = manager.default(request)
+        stack = _active.__dict__.setdefault("stack", [])
+        stack.append(handle)
+        try:
+            yield handle
+        finally:
+            stack.pop()
+
+    def __repr__(self) -> str:
+        return "netcl.device"
 
 
-manager = DeviceManager()
+device = _Device()
+
+
+def is_place(given: Any) -> bool:
+    """Whether `given` can name a queue: None, a queue, a device or its name, or what has a queue."""
+    if given is None or isinstance(given, (CPUQueue, str)):
+        return True
+    return any(hasattr(given, name) for name in ("netcl_state", "int_ptr", "queue"))
 
 
 def queue_of(where: str, given: Any) -> Any:
     """The queue that `given` means: a queue, what has one (a handle, a tensor), or a request to `manager.default`.
 
-    None is the default device. Raises DeviceError for all else, and for devices that are not here; for numbers too, as
-    `Linear(784, 10)` forgot its queue.
+    None is the default device. Raises DeviceError for all else, and for devices that are not here.
     """
     if isinstance(given, CPUQueue) or hasattr(given, "netcl_state"):
         return given
