@@ -50,20 +50,14 @@ class Cell:
     does, so other code may read it with `float` or `int`.
     """
 
-    __slots__ = ("_read", "_value")
+    __slots__ = ("value",)  # the number now: no property, because replays read many of them
+
+    def __new__(cls, value: Number | Callable[[], Number] = 0) -> Cell:
+        """Its number, or a function that gives it."""
+        return super().__new__(_Computed if cls is Cell and callable(value) else cls)
 
     def __init__(self, value: Number | Callable[[], Number]) -> None:
-        self._read = value if callable(value) else None
-        self._value: Number = 0 if callable(value) else value
-
-    @property
-    def value(self) -> Number:
-        """The number now."""
-        return self._value if self._read is None else self._read()
-
-    @value.setter
-    def value(self, value: Number) -> None:
-        self._read, self._value = None, value
+        self.value: Any = value
 
     # pyopencl and struct pack whatever has these, so a launch takes a cell without looking for it
     def __float__(self) -> float:
@@ -77,6 +71,23 @@ class Cell:
 
     def __repr__(self) -> str:
         return f"Cell({self.value})"
+
+
+class _Computed(Cell):
+    """A cell that asks a function at each use, until it is given a number."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, read: Callable[[], Number]) -> None:
+        self._read = read
+
+    @property
+    def value(self) -> Number:
+        return self._read()
+
+    @value.setter
+    def value(self, value: Number) -> None:
+        self._read = lambda: value
 
 
 def each_step(fn: Callable[[], None]) -> None:

@@ -63,16 +63,16 @@ class Update:
     text: tuple[str, ...]
 
     @cached_property
-    def compiled(self) -> tuple[tuple[tuple[str, str], ...], tuple[Callable[..., float], ...]]:
-        """The statements with k0, k1, ... for what only scalars decide, and the functions that give those numbers."""
+    def compiled(self) -> tuple[tuple[tuple[str, str], ...], int, Callable[..., tuple[float, ...]]]:
+        """The statements with k0, k1, ... for what only scalars decide, how many there are, and what gives them."""
         hoist, statements = _Hoist(frozenset(self.scalars)), []
         for line in self.text:
             name, formula = (part.strip() for part in line.split("=", 1))
             tree = ast.parse(formula, mode="eval")
             statements.append((name, ast.unparse(ast.fix_missing_locations(hoist.visit(tree)))))
         given = ", ".join(self.scalars)
-        functions = tuple(eval(f"lambda {given}: {text}", _HOST) for text in hoist.found)
-        return tuple(statements), functions
+        numbers = eval(f"lambda {given}: ({''.join(f'{text}, ' for text in hoist.found)})", _HOST)
+        return tuple(statements), len(hoist.found), numbers
 
     @cached_property
     def reads_gradient(self) -> bool:
@@ -98,10 +98,10 @@ class Update:
         return self._bodies[master, gated]
 
     def _body(self, master: bool, gated: bool) -> multi.Body:
-        statements, functions = self.compiled
+        statements, count, _ = self.compiled
         reads = ("p", "g") if self.reads_gradient else ("p",)
         states = (*self.states, "master") if master else self.states
-        scalars = tuple(f"k{i}" for i in range(len(functions)))
+        scalars = tuple(f"k{i}" for i in range(count))
         name = f"{self.name}{'_half' * master}{'_gated' * gated}"
         return multi.Body(name, statements, states, scalars, reads, True, None, master, gated)
 
@@ -222,13 +222,12 @@ def _apply(
     flats: tuple[Tensor, ...] = (),
 ) -> None:  # fmt: skip
     """One launch (on NumPy one call a tensor) of `row` over tensors of one queue and dtype, none of them empty."""
-    functions = row.compiled[1]
-    cells = tuple([Cell(0.0) for _ in functions])
+    _, count, numbers = row.compiled
+    cells = tuple([Cell(0.0) for _ in range(count)])
 
     def refresh() -> None:
-        values = scalars()
-        for cell, function in zip(cells, functions):
-            cell.value = function(**values)
+        for cell, value in zip(cells, numbers(**scalars())):
+            cell.value = value
 
     each_step(refresh)
     versions.wrote(*tensors, *flats, where=row.name)

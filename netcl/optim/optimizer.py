@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from netcl.ops.update import Updater
 from netcl.optim import saved
 
 Group = dict[str, Any]
+_STEP, _NEEDS = itemgetter("step"), attrgetter("requires_grad")
 
 
 class Slab:
@@ -169,8 +171,9 @@ class Optimizer:
         """Count and update the parameters with a gradient in `chosen`, which have one step count."""
 
         def advance() -> None:
+            count = counted[0]["step"] + 1
             for s in counted:
-                s["step"] += 1
+                s["step"] = count
             self._last.append(counted)
 
         each_step(advance)
@@ -180,7 +183,8 @@ class Optimizer:
         """A function that says whether a recording of this step still does what a step would do."""
         groups, parts, made = self.param_groups, list(self._last), self._made
         facts = [(self.row(group), len(group["params"])) for group in groups]
-        needing = [(p, p.requires_grad) for p in self.parameters()]
+        params = list(self.parameters())
+        needing = list(map(_NEEDS, params))
 
         def holds() -> bool:  # runs before each replay
             if made != self._made or len(groups) != len(facts):
@@ -189,15 +193,9 @@ class Optimizer:
                 if len(group["params"]) != size or self.row(group) != row:
                     return False
             for counted in parts:
-                first = counted[0]["step"]
-                for s in counted:
-                    if s["step"] != first:
-                        return False
-            # a generator would cost more, and this runs before each replay
-            for p, needs in needing:  # noqa: SIM110
-                if p.requires_grad is not needs:
+                if len(set(map(_STEP, counted))) > 1:
                     return False
-            return True
+            return list(map(_NEEDS, params)) == needing
 
         return holds
 

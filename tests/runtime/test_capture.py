@@ -397,7 +397,7 @@ def test_tiers_that_are_not_here_are_explained(cl_queue, monkeypatch, c_library,
     monkeypatch.setattr(replay, "_chosen", {})
     monkeypatch.setattr(native, "extension", lambda: c_library)
     monkeypatch.setattr(replay.CommandBuffer, "supported", staticmethod(lambda queue, api: True))
-    does_nothing = lambda commands, queue: lambda: None  # noqa: E731
+    does_nothing = lambda commands, queue, arguments: lambda: None  # noqa: E731
     monkeypatch.setattr(replay, "_command_buffer_tier", does_nothing)
     assert "not here: command buffer (did not do what it should" in cap.explain()
     assert replay.best(cl_queue) != "command buffer" and ("not here: c (" in cap.explain()) == (c_library is None)

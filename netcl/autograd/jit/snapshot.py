@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ NO_HOLDERS = (*PLAIN, type, types.ModuleType, np.ndarray, Tensor, Node)  # they 
 OURS = tuple(f"netcl.{name}." for name in ("core", "runtime", "kernels", "fusion", "ops", "autograd"))  # below modules
 LONG = 1000  # elements from which a list or dict is not searched for modules
 SHORT = 32  # elements up to which the numbers in a list or dict count, not only its modules and parameters
+_CELL = operator.attrgetter("cell_contents")
 DEEP = 4  # objects in objects that are searched
 
 
@@ -130,27 +132,29 @@ def data_bindings(fn: Any) -> list[Binding]:
     ]
 
 
-Known = tuple[Any, str | None, Any]  # space and name of a binding, and what it held: weakly where that is possible
+Known = tuple[Callable[[], Any], Any]  # what reads a binding, and what it held: weakly where that is possible
 
 
 def known_bindings(places: Iterable[Binding]) -> tuple[Known, ...]:
     """What the bindings hold now, for `moved`."""
     found = []
     for place in places:
-        content = place.read()
-        held = content if isinstance(content, PLAIN) else _weakly(content)
-        found.append((place.space, place.name, held))
+        content, space = place.read(), place.space
+        read = (
+            functools.partial(_CELL, space) if place.name is None else functools.partial(space.get, place.name, MISSING)
+        )
+        found.append((read, content if isinstance(content, PLAIN) else _weakly(content)))
     return tuple(found)
 
 
 def moved(known: Sequence[Known]) -> bool:
     """Whether a binding holds something else than it did."""
-    for space, name, held in known:
+    for read, held in known:
         try:
-            content = space.cell_contents if name is None else space.get(name, MISSING)
-        except ValueError:
+            content = read()
+        except ValueError:  # not bound
             content = MISSING
-        if content is not held and not (type(held) is weakref.ref and held() is content):
+        if content is not held and (held.__class__ is not weakref.ref or held() is not content):
             return True
     return False
 

@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from netcl.autograd.jit.draws import Draws
 from netcl.autograd.jit.snapshot import Binding, Snapshot, data_bindings, known_bindings, moved, without_changed
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
-from netcl.core import live, versions
+from netcl.core import layout, live, versions
 from netcl.core.backend import opencl
 from netcl.core.device import queue_of
 from netcl.core.errors import CaptureError, DTypeError, GradientError
@@ -28,23 +29,21 @@ from netcl.runtime.capture.capture import KernelCapture, OutdatedError
 Key = tuple[Any, ...]
 _recording = threading.Lock()  # steps of several threads are recorded one after the other
 _ARRAYS = (Tensor, Node, np.ndarray)
+_BUFFER = attrgetter("value.buffer")
 
 
 class _Recorded(NamedTuple):
     capture: KernelCapture
     inputs: tuple[Any, ...]  # tensors that batches are copied to; None for arguments that are no tensors
     slots: tuple[Any, ...]  # BufferSlots for those that can be used where they are, else None
-    leaves: tuple[tuple[Node, Any], ...]  # parameters and the memory they had
+    leaves: tuple[Node, ...]  # parameters
+    buffers: tuple[Any, ...]  # and the memory they had
     owned: frozenset[int]  # ids of those that belong to modules
     result: Any
 
     def holds(self) -> bool:
         """Whether the parameters still have the memory that the recording uses."""
-        # a generator would cost more, and this runs before each replay
-        for node, buffer in self.leaves:  # noqa: SIM110
-            if node.value.buffer is not buffer:
-                return False
-        return True
+        return all(map(is_, map(_BUFFER, self.leaves), self.buffers))  # before each replay, so without a loop in Python
 
 
 class _State:
@@ -104,6 +103,7 @@ class CompiledStep:
         self.fn, self.warmup, self.tier, self.keep = fn, warmup, tier, keep
         self.queue = None if queue is None else queue_of("CompiledStep", queue)
         self._states: OrderedDict[Key, list[_State]] = OrderedDict()  # used last at the end, and first in its list
+        self._last: tuple[Key, _State] | None = None  # what the latest replay was of
         self._seen = 0  # states since the start
         self._places: dict[Any, Binding] = {}  # names that `fn` reads
         self._known: tuple[Any, ...] = ()  # and what they held when they were last looked at
@@ -125,24 +125,26 @@ class CompiledStep:
         """One step on this batch. Part of another step's recording when that calls it."""
         if state.reached is not None:
             state.reached.functions.append(self)
-        if live.recording() is not None:
+        if live.active is not None and live.recording() is not None:
             return self.fn(*[self._on_device(x) for x in inputs])
-        key = (state.enabled, state.autocast, state.anomaly, *[_describe(x) for x in inputs])
+        key = _key(inputs)
         with self._lock:
             if self._known and moved(self._known):
                 self._known = known_bindings(self._places.values())
                 changes.add()
-            states = self._states.get(key)
-            if states and states[0].snapshot.checked == changes.version:
-                found: _State | None = states[0]
+            last = self._last
+            if last is not None and last[1].snapshot.checked == changes.version and last[0] == key:
+                found: _State | None = last[1]
             else:
-                found = self._found(key)
-            recorded = None if found is None else found.recorded
-            if recorded is None:
+                last, found = None, self._found(key)
+            if found is None or found.recorded is None:
                 return self._run(key, found, inputs)
+            recorded = found.recorded
             if not recorded.holds():
                 return self._record(key, found, inputs)
-            self._states.move_to_end(key)
+            if last is None:
+                self._states.move_to_end(key)
+                self._last = key, found
             for target, slot, x in zip(recorded.inputs, recorded.slots, inputs, strict=True):
                 if target is not None:
                     _bring(recorded.capture, target, slot, x)
@@ -186,6 +188,7 @@ class CompiledStep:
 
     def _state(self, key: Key, found: _State | None, snapshot: Snapshot) -> _State:
         """The state of a call that ran, kept first in its list."""
+        self._last = None
         states = self._states.setdefault(key, [])
         self._states.move_to_end(key)
         if found is None:
@@ -270,17 +273,17 @@ class CompiledStep:
         slots = tuple(None if t is None else capture.slot_of(t.buffer) for t in own)
         capture.warm_up()
         held = snapshot.owned()
-        owned = frozenset(id(node) for node, _ in leaves if id(node) in held)
-        made = self._state(key, found, snapshot)
-        made.recorded = _Recorded(capture, tuple(own), slots, leaves, owned, result)
+        owned = frozenset(id(node) for node in leaves if id(node) in held)
+        made, buffers = self._state(key, found, snapshot), tuple(map(_BUFFER, leaves))
+        made.recorded = _Recorded(capture, tuple(own), slots, leaves, buffers, owned, result)
         # a recording whose parameters left their modules is never used again
         self._states[key] = [s for s in self._states[key] if s.recorded is None or s.recorded.owned <= held.keys()]
         while len(self.captures) > self.keep:
             self._drop_oldest()
         return result
 
-    def _captured(self, capture: KernelCapture, arguments: list[Any]) -> tuple[Any, tuple[tuple[Node, Any], ...]]:
-        """What `fn` returned while `capture` recorded it, and the parameters it used with their memory."""
+    def _captured(self, capture: KernelCapture, arguments: list[Any]) -> tuple[Any, tuple[Node, ...]]:
+        """What `fn` returned while `capture` recorded it, and the parameters it used."""
         before, state.leaves = state.leaves, []
         try:
             with _recording, capture:
@@ -288,11 +291,12 @@ class CompiledStep:
             found = {node.key: node for node in state.leaves if node.requires_grad}
         finally:
             state.leaves = before
-        return result, tuple((node, node.value.buffer) for node in found.values())
+        return result, tuple(found.values())
 
     def reset(self) -> None:
         """Drop every recording and its memory; the next call starts over."""
         self._states.clear()
+        self._last = None
         self._seen = 0
 
     # -- what it is ------------------------------------------------------------------------------------------------
@@ -326,20 +330,25 @@ class CompiledStep:
         return "\n\n".join(parts)
 
 
-def _describe(x: Any) -> Any:
-    """What a recording depends on: kind, shape, dtype and queue of a tensor; a plain value itself."""
-    if isinstance(x, Node):
-        return "node", x.value.shape, x.value.dtype, id(x.value.queue), x.requires_grad
-    if isinstance(x, Tensor):
-        return "tensor", x.shape, x.dtype, id(x.queue)
-    if isinstance(x, np.ndarray):
-        return "array", x.shape, x.dtype, None
-    if isinstance(x, (list, dict, set)) or (isinstance(x, tuple) and any(isinstance(e, _ARRAYS) for e in x)):
-        raise DTypeError(
-            f"CompiledStep: expected tensors, arrays or plain values as inputs, got a {type(x).__name__}; pass its "
-            "elements as arguments of their own."
-        )
-    return "value", type(x), x
+def _key(inputs: Sequence[Any]) -> Key:
+    """What a recording depends on: modes; kind, shape, dtype and queue of tensors; a plain value itself."""
+    found: list[Any] = [state.enabled, state.autocast, state.anomaly]
+    for x in inputs:
+        if isinstance(x, Node):
+            value = x.value
+            found.append(("node", value.shape, value.dtype, id(value.queue), x.requires_grad))
+        elif isinstance(x, Tensor):
+            found.append(("tensor", x.shape, x.dtype, id(x.queue)))
+        elif isinstance(x, np.ndarray):
+            found.append(("array", x.shape, x.dtype, None))
+        elif isinstance(x, (list, dict, set)) or (isinstance(x, tuple) and any(isinstance(e, _ARRAYS) for e in x)):
+            raise DTypeError(
+                f"CompiledStep: expected tensors, arrays or plain values as inputs, got a {type(x).__name__}; pass its "
+                "elements as arguments of their own."
+            )
+        else:
+            found.append(("value", type(x), x))
+    return tuple(found)
 
 
 def _bring(capture: KernelCapture, target: Tensor, slot: Any, x: Any) -> None:
@@ -350,9 +359,13 @@ def _bring(capture: KernelCapture, target: Tensor, slot: Any, x: Any) -> None:
     queue = target.queue
     if slot is not None:
         t = x.value if isinstance(x, Node) else x
-        if isinstance(t, Tensor) and t.offset == 0 and t.is_contiguous and not capture.uses(t.buffer):
-            slot.bind(t.buffer)
-            return
+        if isinstance(t, Tensor) and t.offset == 0 and layout.is_contiguous(t.shape, t.strides):
+            buffer = t.buffer
+            if buffer is slot.bound:
+                return
+            if not capture.uses(buffer):
+                slot.bind(buffer)
+                return
         slot.bind(target.buffer)
     if isinstance(x, np.ndarray):
         versions.wrote(target)

@@ -1,7 +1,7 @@
 /* Sending OpenCL commands without Python in between: one launch with its arguments, or a recording in a loop.
  *
  * An optional accelerator of native.py, loaded through ctypes: it needs neither Python's nor OpenCL's headers, and takes
- * the driver's entry points from its caller. The structs mirror those of native.py and runtime/replay.py.
+ * the driver's entry points from its caller. The structs mirror those of native.py and of runtime/capture.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -101,11 +101,43 @@ typedef struct {
     size_t local[3];  /* all 0: the driver chooses */
 } record;
 
-/* Send `count` commands to `queue`. Returns 0, or the driver's error with the index of its command in `failed`. */
-EXPORT int netcl_replay(void *queue, const record *records, int count, const driver *d, int *failed)
+typedef struct {
+    void *kernel;
+    const uint64_t *word; /* what it holds now: the bytes of a number, or the address of memory */
+    unsigned index, bytes;
+    uint64_t known;       /* whether `sent` is what the kernel object holds */
+    uint64_t sent;
+} changing;
+
+typedef struct {
+    void *queue;
+    const driver *driver;
+    changing *arguments; /* set where they differ from what was sent last, then come the commands */
+    const record *records;
+    int argument_count, count;
+    int failed;          /* index of the command that failed; below 0: -1 - index of the argument */
+} batch;
+
+/* Send a recording. Returns 0, or the driver's error. */
+EXPORT int netcl_send(batch *b)
 {
-    for (int i = 0; i < count; i++) {
-        const record *r = records + i;
+    const driver *d = b->driver;
+    void *queue = b->queue;
+    for (int i = 0; i < b->argument_count; i++) {
+        changing *a = b->arguments + i;
+        uint64_t value = *a->word;
+        if (a->known && a->sent == value)
+            continue;
+        int status = d->argument(a->kernel, a->index, a->bytes, a->word);
+        a->known = status == 0;
+        a->sent = value;
+        if (status != 0) {
+            b->failed = -1 - i;
+            return status;
+        }
+    }
+    for (int i = 0; i < b->count; i++) {
+        const record *r = b->records + i;
         const size_t *s = r->start;
         int status;
         switch (r->kind) {
@@ -122,7 +154,7 @@ EXPORT int netcl_replay(void *queue, const record *records, int count, const dri
             status = d->write(queue, r->object, 0, s[0], s[2], r->other, 0, NULL, NULL);
         }
         if (status != 0) {
-            *failed = i;
+            b->failed = i;
             return status;
         }
     }

@@ -82,9 +82,9 @@ class Extension(NamedTuple):
 
 def load(path: str) -> Extension:
     """The compiled `_send.c` at `path`."""
-    locked, found = ctypes.PyDLL(path), Extension(ctypes.CDLL(path).netcl_replay, None, None)
+    locked, found = ctypes.PyDLL(path), Extension(ctypes.CDLL(path).netcl_send, None, None)
     found = found._replace(launch=locked.netcl_launch, launch_event=locked.netcl_launch_event)
-    found.replay.argtypes = (P, P, ctypes.c_int, P, P)
+    found.replay.argtypes = (P,)
     found.launch.argtypes, found.launch_event.argtypes = (ctypes.c_char_p,), (ctypes.c_char_p, P)
     return found
 
@@ -129,15 +129,15 @@ class Sender:
         self.launch, self._event = functions.launch, functions.launch_event
         self._types, self.memory = tuple(types), next((i for i, t in enumerate(types) if t is not None), len(types))
         self.mixed = None in types[self.memory :]  # memory also comes after numbers
-        slots = [(ctypes.sizeof(P), "Q") if t is None else (t.itemsize, _code(t)) for t in types]
-        marks = [n | (0 if t is not None else _MEMORY) for (n, _), t in zip(slots, types, strict=True)]
+        widths = [ctypes.sizeof(P) if t is None else t.itemsize for t in types]
+        marks = [n | (0 if t is not None else _MEMORY) for n, t in zip(widths, types, strict=True)]
         sizes = (ctypes.c_uint32 * max(len(marks), 1))(*marks)
-        sent = ctypes.create_string_buffer(8 + sum(-(-n // 8) * 8 for n, _ in slots))
+        sent = ctypes.create_string_buffer(8 + sum(-(-n // 8) * 8 for n in widths))
         addresses = [ctypes.addressof(x) for x in (sizes, sent)]
-        call = _Call(handle.int_ptr, ctypes.addressof(driver()), len(slots), 0, *addresses)
+        call = _Call(handle.int_ptr, ctypes.addressof(driver()), len(marks), 0, *addresses)
         self._kept = (handle, sizes, sent, call)
         self.address = ctypes.addressof(call)
-        self._layout = [c if c in "qQd" else f"{c}{-n % 8}x" for n, c in slots]
+        self._layout = ["Q" if t is None else padded_code(t) for t in types]
         self.pack = partial(struct.Struct(f"=QQ{''.join(self._layout)}").pack, self.address)
 
     def packer(self, first: int, last: int | None) -> Callable[..., bytes]:
@@ -186,9 +186,10 @@ def geometry(global_size: Sequence[int], local_size: Sequence[int] | None) -> by
     return struct.pack("=7Q", len(global_size), *sizes[0], *sizes[1])
 
 
-def _code(dtype: DType) -> str:
-    """The letter by which `struct` knows a dtype; records are bytes."""
-    return f"{dtype.itemsize}s" if dtype.kind == "V" else _CODES[f"{dtype.kind}{dtype.itemsize}"]
+def padded_code(dtype: DType) -> str:
+    """How `struct` packs a number of a dtype, or a record as bytes, into a multiple of eight bytes."""
+    code = f"{dtype.itemsize}s" if dtype.kind == "V" else _CODES[f"{dtype.kind}{dtype.itemsize}"]
+    return f"{code}{-dtype.itemsize % 8}x"
 
 
 def _saturated(value: Any, dtype: DType | None) -> Any:

@@ -27,9 +27,10 @@ from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 from netcl.core.versions import Replayed, memory_key, wrote_memory
 from netcl.runtime.capture import replay
+from netcl.runtime.capture.arguments import Arguments, BufferSlot
 from netcl.runtime.capture.host_replay import constant
 from netcl.runtime.capture.recording import Recording
-from netcl.runtime.capture.replay import COPY, FILL, KERNEL, WRITE, BufferSlot, Command
+from netcl.runtime.capture.replay import COPY, FILL, KERNEL, WRITE, Command
 
 
 class Launch(NamedTuple):
@@ -69,9 +70,9 @@ class KernelCapture:
         self._done: Recording | None = None
         self._reason = ""
         self._lock = threading.Lock()
-        self._run: tuple[int, Callable[[], None]] | None = None  # for the queue of this address
+        self._run: tuple[Any, Callable[[], None]] | None = None  # a queue, and what sends to it
         self._writes: Replayed | None = None
-        self._cells: list[list[Any]] = []  # [cell, function that sets the argument, value sent last]
+        self._arguments = Arguments()
 
     # -- recording -------------------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class KernelCapture:
         live.remove()
         live.numpy.close()
         self._live, self._done, self._writes = None, live, Replayed(live.rewritten())
-        self._cells = [[cell, replay.setter(c.object, i, t), None] for c in live.commands for i, t, cell in c.cells]
+        self._arguments = Arguments(live.commands)
         return self.num_launches
 
     def abort(self) -> None:
@@ -113,7 +114,7 @@ class KernelCapture:
 
     def _forget(self) -> None:
         self._done = self._run = self._writes = None
-        self._cells, self._reason = [], ""
+        self._arguments, self._reason = Arguments(), ""
 
     def __enter__(self) -> KernelCapture:
         self.begin()
@@ -137,10 +138,12 @@ class KernelCapture:
 
     def replay(self) -> None:
         """Do again what was recorded, on the same memory. Does not wait."""
-        done = self._ready("replay")
+        done = self._done
+        if done is None or self._live is not None or live.active is not None:
+            done = self._ready("replay")
         with self._lock:
             self._prepare(done)
-            if isinstance(done.queue, CPUQueue):
+            if done.numpy.steps:
                 done.numpy.run(done.queue)
             elif done.commands:
                 self._send(done)
@@ -151,7 +154,7 @@ class KernelCapture:
         """Do now what the first replay would do besides sending: find the fastest way on this device, and build it."""
         done = self._ready("warm_up")
         if done.commands and not isinstance(done.queue, CPUQueue):
-            self._runner(done, process.target(done.queue))
+            self._built(done, process.target(done.queue))
 
     def replay_with_new_buffers(self, buffer_map: Mapping[int, Any]) -> None:
         """Replay once with other memory in the place of some of the recorded.
@@ -197,7 +200,8 @@ class KernelCapture:
             if any(getattr(b, "int_ptr", None) == pointer for b in (c.object, c.other) if c.kind != KERNEL):
                 return None
             uses += [(c.object, i) for i, a in enumerate(c.args) if getattr(a, "int_ptr", None) == pointer]
-        return BufferSlot(uses)
+        self._run = None
+        return self._arguments.slot(buffer, uses)
 
     def uses(self, buffer: Any) -> bool:
         """Whether an OpenCL buffer is part of the recording."""
@@ -205,7 +209,8 @@ class KernelCapture:
 
     def _prepare(self, done: Recording) -> None:
         """Run the bookkeeping of a step and set the arguments that changed."""
-        process.check()
+        if process.forked:
+            process.check()
         for fn in done.conditions:
             if not fn():
                 raise OutdatedError(
@@ -214,30 +219,31 @@ class KernelCapture:
                 )
         for step in done.steps:
             step()
-        for entry in self._cells:
-            value = entry[0].value
-            if value != entry[2]:
-                entry[1](value)
-                entry[2] = value
+        if self._arguments.cells:
+            self._arguments.read()
         if done.arms_flag:
             state_of(done.queue).armed = True
 
     def _send(self, done: Recording) -> None:
-        queue = process.target(done.queue)
+        queue = done.queue if process.gate is None else process.gate(done.queue)
         if opencl.hooks or opencl.copy_hooks:  # a profiler wants every event
+            self._arguments.send()
             for command in done.commands:
                 _tell(command, done.queue, command.send(queue))
             return
-        self._runner(done, queue)()
+        run = self._run
+        if run is None or run[0] is not queue:
+            run = self._built(done, queue)
+        run[1]()
 
-    def _runner(self, done: Recording, queue: Queue) -> Callable[[], None]:
-        if self._run is None or self._run[0] != queue.int_ptr:
-            tier = self._tier or replay.best(queue)
-            self._run = (queue.int_ptr, replay.build(tier, done.commands, queue))
-        return self._run[1]
+    def _built(self, done: Recording, queue: Queue) -> tuple[Any, Callable[[], None]]:
+        """The fastest way on `queue`, built and kept."""
+        self._run = (queue, replay.build(self._tier or replay.best(queue), done.commands, queue, self._arguments))
+        return self._run
 
     def _send_replaced(self, done: Recording, given: Mapping[int, Any]) -> None:
         queue = process.target(done.queue)
+        self._arguments.send()
         for c in done.commands:
             if c.kind == KERNEL:
                 hits = [(i, a) for i, a in enumerate(c.args) if getattr(a, "int_ptr", None) in given]
@@ -250,6 +256,7 @@ class KernelCapture:
                 target, source = (None if b is None else given.get(b.int_ptr, b) for b in (c.object, c.other))
                 event = Command(c.kind, c.name, target, source, c.start, host=c.host).send(queue)
             _tell(c, done.queue, event)
+        self._arguments.forget()
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
@@ -307,7 +314,7 @@ class KernelCapture:
         lines = [
             f"{self.num_launches} launches, {kinds.count(COPY)} copies, {kinds.count(FILL)} fills, "
             f"{kinds.count(WRITE)} writes of host data that stays as it was",
-            f"{len(self._cells)} numbers read anew and {len(done.steps)} functions run at each replay",
+            f"{len(self._arguments.cells)} numbers read anew and {len(done.steps)} functions run at each replay",
             f"own memory: {self.peak_bytes:,} bytes at the peak; keeps {self.held_bytes:,} bytes from before",
         ]
         if self.tier == "numpy":

@@ -17,6 +17,7 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,6 +28,7 @@ from netcl.core.backend.native import NAMES, SIZE, P, library
 from netcl.core.errors import DeviceError, NetclError
 from netcl.core.protocols import Queue
 from netcl.runtime.cache import cacher
+from netcl.runtime.capture.arguments import Arguments
 from netcl.runtime.capture.command_buffer import EXTENSION, CommandBuffer
 
 with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and nothing here is called
@@ -89,48 +91,6 @@ class Command:
         return Record(self.kind, min(dims, 1 << 31), self.object.int_ptr, other, *sizes)
 
 
-def setter(kernel: Any, index: int, dtype: np.dtype[Any]) -> Callable[[Any], None]:
-    """A function that sets one scalar argument of `kernel`: a fifth of the cost of pyopencl's `set_arg`."""
-    api = library()
-    if api is None:
-        return lambda value: kernel.set_arg(index, dtype.type(value))
-    cell, function, handle = np.zeros(1, dtype), api.clSetKernelArg, kernel.int_ptr
-    address, size = cell.ctypes.data, dtype.itemsize
-
-    def set_value(value: Any) -> None:
-        cell[0] = value
-        status = function(handle, index, size, address)
-        if status:
-            raise DeviceError(f"replay: argument {index} of {kernel.function_name}: OpenCL error {status}.")
-
-    return set_value
-
-
-class BufferSlot:
-    """The kernel arguments that one recorded buffer is behind, to put another in its place without a copy."""
-
-    def __init__(self, uses: Sequence[tuple[Any, int]]) -> None:
-        self._kept: Any = None  # arguments do not keep memory alive
-        self._uses, self._api = list(uses), library()
-        self._pointer = np.zeros(1, np.uintp)
-        address, size = self._pointer.ctypes.data, self._pointer.itemsize
-        self._calls = [(kernel.int_ptr, i, size, address) for kernel, i in uses]
-
-    def bind(self, buffer: Any) -> None:
-        """Use `buffer` from the next replay on."""
-        self._kept = buffer
-        if self._api is None:
-            for kernel, i in self._uses:
-                kernel.set_arg(i, buffer)
-            return
-        self._pointer[0] = buffer.int_ptr
-        function = self._api.clSetKernelArg
-        for call in self._calls:
-            status = function(*call)
-            if status:
-                raise DeviceError(f"replay: expected a buffer of the recording's context, got OpenCL error {status}.")
-
-
 def available(queue: Queue) -> tuple[str, ...]:
     """The tiers that this installation and the driver of `queue` offer, from the most to the least wanted."""
     found = {"python": True, "ctypes": library() is not None}
@@ -154,34 +114,35 @@ def missing(queue: Queue) -> dict[str, str]:
     return found
 
 
-def build(tier: str, commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
-    """A function that sends `commands` to `queue` once, in order."""
+def build(
+    tier: str, commands: Sequence[Command], queue: Queue, arguments: Arguments | None = None
+) -> Callable[[], None]:
+    """A function that sets what changed of `arguments` and sends `commands` to `queue` once, in order."""
     if tier in TIERS and tier not in available(queue):
         raise DeviceError(f"replay: expected a tier of {available(queue)}, got {tier!r}: {missing(queue)[tier]}.")
-    if tier == "python":
-        return lambda: _python_tier(commands, queue)
-    if tier == "ctypes":
-        return _ctypes_tier(commands, queue)
-    if tier == "c":
-        return _c_tier(commands, queue)
-    if tier == "command buffer":
-        return _command_buffer_tier(commands, queue)
-    raise DeviceError(f"replay: expected a tier of {TIERS}, got {tier!r}.")
+    tiers = {"python": _python_tier, "ctypes": _ctypes_tier, "c": _c_tier, "command buffer": _command_buffer_tier}
+    if tier not in tiers:
+        raise DeviceError(f"replay: expected a tier of {TIERS}, got {tier!r}.")
+    return tiers[tier](commands, queue, arguments or Arguments())
 
 
-def _python_tier(commands: Sequence[Command], queue: Queue) -> None:
-    for command in commands:
-        try:
-            command.send(queue)
-        except cl.Error as error:
-            _fail(command, queue, error)
+def _python_tier(commands: Sequence[Command], queue: Queue, arguments: Arguments) -> Callable[[], None]:
+    def run() -> None:
+        arguments.send()
+        for command in commands:
+            try:
+                command.send(queue)
+            except cl.Error as error:
+                _fail(command, queue, error)
+
+    return run
 
 
 def _fail(command: Command, queue: Queue, error: Exception | int) -> NoReturn:
     raise opencl.failure(f"replay: {command.name}", queue, error)
 
 
-def _ctypes_tier(commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
+def _ctypes_tier(commands: Sequence[Command], queue: Queue, arguments: Arguments) -> Callable[[], None]:
     api = library()
     functions, q, none = [getattr(api, name) for name in NAMES], queue.int_ptr, (0, None, None)
     calls: list[Any] = []
@@ -189,47 +150,53 @@ def _ctypes_tier(commands: Sequence[Command], queue: Queue) -> Callable[[], None
         r = command.record()
         start, size, local = (ctypes.addressof(a) for a in (r.start, r.global_size, r.local_size))
         s = tuple(r.start)
-        arguments = {
+        given = {
             KERNEL: (q, r.object, r.dims, start, size, local if command.local_size else None, *none),
             COPY: (q, r.other, r.object, s[1], s[0], s[2], *none),
             FILL: (q, r.object, r.other, r.dims, s[0], s[2], *none),
             WRITE: (q, r.object, 0, s[0], s[2], r.other, *none),
         }[command.kind]
-        calls.append((functions[command.kind], arguments, command, r))
+        calls.append((functions[command.kind], given, command, r))
 
     def run() -> None:
-        for function, arguments, command, _ in calls:
-            status = function(*arguments)
+        arguments.send()
+        for function, given, command, _ in calls:
+            status = function(*given)
             if status:
                 _fail(command, queue, status)
 
     return run
 
 
-def _c_tier(commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
-    found, driver = native.extension(), native.driver()
+class _Batch(ctypes.Structure):
+    """A recording as `_send.c` reads it."""
+
+    _fields_ = (
+        ("queue", P), ("driver", P), ("arguments", P), ("records", P), ("argument_count", ctypes.c_int),
+        ("count", ctypes.c_int), ("failed", ctypes.c_int),
+    )  # fmt: skip
+
+
+def _c_tier(commands: Sequence[Command], queue: Queue, arguments: Arguments) -> Callable[[], None]:
+    found, driver, changing = native.extension(), native.driver(), arguments.records
     assert found is not None
-    replay = found.replay
     records = (Record * len(commands))(*[c.record() for c in commands])
-    failed, kept = ctypes.c_int(0), list(commands)
-    arguments = (
-        queue.int_ptr,
-        ctypes.addressof(records),
-        len(kept),
-        ctypes.addressof(driver),
-        ctypes.addressof(failed),
-    )
+    parts, kept = [ctypes.addressof(part) for part in (driver, changing, records)], list(commands)
+    batch = _Batch(queue.int_ptr, *parts, len(changing), len(kept), 0)
+    send = partial(found.replay, ctypes.addressof(batch))
 
     def run() -> None:
-        status = replay(*arguments)
+        status = send()
         if status:
-            _fail(kept[failed.value], queue, status)
+            if batch.failed < 0:
+                arguments.check(-1 - batch.failed, status)
+            _fail(kept[batch.failed], queue, status)
 
-    vars(run)["kept"] = records, driver  # the loop reads them
+    run.kept = (batch, driver, changing, records)  # type: ignore[attr-defined]  # the loop reads them
     return run
 
 
-def _command_buffer_tier(commands: Sequence[Command], queue: Queue) -> Callable[[], None]:
+def _command_buffer_tier(commands: Sequence[Command], queue: Queue, arguments: Arguments) -> Callable[[], None]:
     """Runs of two or more kernels without cells become command buffers; the rest goes the next best way."""
     other = next(t for t in available(queue) if t != "command buffer")
     parts: list[Callable[[], None]] = []
@@ -240,6 +207,7 @@ def _command_buffer_tier(commands: Sequence[Command], queue: Queue) -> Callable[
             parts.append(build(other, group, queue))
 
     def run() -> None:
+        arguments.send()
         for part in parts:
             part()
 
