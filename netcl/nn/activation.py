@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import netcl.autograd as ag
@@ -10,44 +11,44 @@ from netcl.nn.inputs import input_of
 from netcl.nn.module import Module
 
 
-class ReLU(Module):
+class _Activation(Module):
+    """An elementwise op without settings."""
+
+    op: Callable[[Any], Any]
+
+    def forward(self, x: Any) -> Any:
+        """Elementwise."""
+        return self.op(x)
+
+
+class ReLU(_Activation):
     """max(x, 0); NaN stays NaN."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.relu(x)
+    op = staticmethod(ag.relu)
 
 
-class Sigmoid(Module):
+class Sigmoid(_Activation):
     """1 / (1 + exp(-x))."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.sigmoid(x)
+    op = staticmethod(ag.sigmoid)
 
 
-class LogSigmoid(Module):
+class LogSigmoid(_Activation):
     """log(sigmoid(x)), without overflow."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.log_sigmoid(x)
+    op = staticmethod(ag.log_sigmoid)
 
 
-class Tanh(Module):
+class Tanh(_Activation):
     """Hyperbolic tangent."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.tanh(x)
+    op = staticmethod(ag.tanh)
 
 
-class SiLU(Module):
+class SiLU(_Activation):
     """x * sigmoid(x), also called swish. arXiv:1710.05941."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.silu(x)
+    op = staticmethod(ag.silu)
 
 
 Swish = SiLU
@@ -56,6 +57,8 @@ Swish = SiLU
 class GELU(Module):
     """x * Phi(x) with the normal distribution's Phi, exact or (approximate="tanh") by tanh. arXiv:1606.08415."""
 
+    _shown = ("approximate",)
+
     def __init__(self, approximate: str = "none") -> None:
         self.approximate = approximate
 
@@ -63,13 +66,11 @@ class GELU(Module):
         """Elementwise."""
         return ag.gelu(x, self.approximate)
 
-    def extra_repr(self) -> str:
-        """The approximation."""
-        return f"approximate={self.approximate!r}"
-
 
 class LeakyReLU(Module):
     """x where x >= 0, else negative_slope * x."""
+
+    _shown = ("negative_slope",)
 
     def __init__(self, negative_slope: float = 0.01) -> None:
         self.negative_slope = negative_slope
@@ -78,13 +79,11 @@ class LeakyReLU(Module):
         """Elementwise."""
         return ag.leaky_relu(x, self.negative_slope)
 
-    def extra_repr(self) -> str:
-        """The slope."""
-        return f"negative_slope={self.negative_slope}"
-
 
 class ELU(Module):
     """x where x > 0, else alpha * (exp(x) - 1). arXiv:1511.07289."""
+
+    _shown = ("alpha",)
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = alpha
@@ -93,65 +92,47 @@ class ELU(Module):
         """Elementwise."""
         return ag.elu(x, self.alpha)
 
-    def extra_repr(self) -> str:
-        """The scale of the negative side."""
-        return f"alpha={self.alpha}"
 
-
-class SELU(Module):
+class SELU(_Activation):
     """ELU scaled so that activations keep mean 0 and variance 1. arXiv:1706.02515."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.selu(x)
+    op = staticmethod(ag.selu)
 
 
-class Softplus(Module):
+class Softplus(_Activation):
     """log(1 + exp(x)), without overflow."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.softplus(x)
+    op = staticmethod(ag.softplus)
 
 
-class Softsign(Module):
+class Softsign(_Activation):
     """x / (1 + |x|)."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.softsign(x)
+    op = staticmethod(ag.softsign)
 
 
-class Mish(Module):
+class Mish(_Activation):
     """x * tanh(softplus(x)). arXiv:1908.08681."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.mish(x)
+    op = staticmethod(ag.mish)
 
 
-class Hardsigmoid(Module):
+class Hardsigmoid(_Activation):
     """x / 6 + 1/2, limited to [0, 1]."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.hard_sigmoid(x)
+    op = staticmethod(ag.hard_sigmoid)
 
 
-class Hardswish(Module):
+class Hardswish(_Activation):
     """x * hard_sigmoid(x). arXiv:1905.02244."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.hard_swish(x)
+    op = staticmethod(ag.hard_swish)
 
 
-class Hardtanh(Module):
+class Hardtanh(_Activation):
     """x limited to [-1, 1]."""
 
-    def forward(self, x: Any) -> Any:
-        """Elementwise."""
-        return ag.hard_tanh(x)
+    op = staticmethod(ag.hard_tanh)
 
 
 class SwiGLU(Module):
@@ -169,16 +150,14 @@ class SwiGLU(Module):
 class Softmax(Module):
     """exp(x) / sum(exp(x)) along `axis`."""
 
+    _shown = ("axis",)
+
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
     def forward(self, x: Any) -> Any:
         """Same shape."""
         return ag.softmax(x, axis=self.axis)
-
-    def extra_repr(self) -> str:
-        """The axis."""
-        return f"axis={self.axis}"
 
 
 class LogSoftmax(Softmax):

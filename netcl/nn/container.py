@@ -11,10 +11,10 @@ from netcl.nn.linear import Linear
 from netcl.nn.module import Module
 from netcl.nn.norm import BatchNorm1d, BatchNorm2d
 
-PRODUCT, NORM = ("relu", "gelu", "silu"), ("relu",)
 FUSED: dict[type[Module], tuple[str, ...]] = {  # the activations that the kernel of a layer can apply
-    Linear: PRODUCT, Conv2d: PRODUCT, BatchNorm1d: NORM, BatchNorm2d: NORM,
-}  # fmt: skip
+    **dict.fromkeys((Linear, Conv2d), ("relu", "gelu", "silu")),
+    **dict.fromkeys((BatchNorm1d, BatchNorm2d), ("relu",)),
+}
 NAMES: dict[type[Module], str] = {ReLU: "relu", GELU: "gelu", SiLU: "silu"}
 FORWARD: dict[type[Module], Any] = {kind: kind.forward for kind in (*FUSED, *NAMES)}  # what the kernels compute
 

@@ -14,6 +14,8 @@ class Dropout(Module):
     Source: Srivastava et al. 2014, JMLR 15.
     """
 
+    _shown = ("p",)
+
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p < 1:
             raise ValueError(f"Dropout: expected p in [0, 1), got {p}.")
@@ -22,7 +24,3 @@ class Dropout(Module):
     def forward(self, x: Any) -> Any:
         """Same shape."""
         return ag.dropout(x, self.p) if self.training and self.p else x
-
-    def extra_repr(self) -> str:
-        """The probability."""
-        return f"p={self.p}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import netcl.autograd as ag
@@ -12,8 +13,14 @@ from netcl.nn.module import Module
 class _Loss(Module):
     """A loss whose settings are all keyword arguments of its op."""
 
+    op: Callable[..., Any]
+
     def __init__(self, reduction: str = "mean") -> None:
         self.reduction = reduction
+
+    def forward(self, x: Any, target: Any) -> Any:
+        """Shape (1,) unless reduction is "none"."""
+        return self.op(x, target, reduction=self.reduction)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -39,14 +46,7 @@ class CrossEntropyLoss(_Loss):
 
     def forward(self, logits: Any, target: Any) -> Any:
         """Shape (1,) unless reduction is "none"."""
-        return ag.cross_entropy(
-            logits,
-            target,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-            reduction=self.reduction,
-        )
+        return ag.cross_entropy(logits, target, self.weight, self.ignore_index, self.label_smoothing, self.reduction)
 
 
 class NLLLoss(_Loss):
@@ -67,17 +67,13 @@ class NLLLoss(_Loss):
 class MSELoss(_Loss):
     """Mean of (x - target)^2."""
 
-    def forward(self, x: Any, target: Any) -> Any:
-        """Shape (1,) unless reduction is "none"."""
-        return ag.mse_loss(x, target, reduction=self.reduction)
+    op = staticmethod(ag.mse_loss)
 
 
 class L1Loss(_Loss):
     """Mean of |x - target|."""
 
-    def forward(self, x: Any, target: Any) -> Any:
-        """Shape (1,) unless reduction is "none"."""
-        return ag.l1_loss(x, target, reduction=self.reduction)
+    op = staticmethod(ag.l1_loss)
 
 
 class SmoothL1Loss(_Loss):
@@ -141,6 +137,4 @@ class KLDivLoss(_Loss):
 class HingeLoss(_Loss):
     """Mean of max(0, 1 - t x) for targets -1 and 1."""
 
-    def forward(self, x: Any, target: Any) -> Any:
-        """Shape (1,) unless reduction is "none"."""
-        return ag.hinge_loss(x, target, reduction=self.reduction)
+    op = staticmethod(ag.hinge_loss)

@@ -54,6 +54,7 @@ class Module(Followed):
     """
 
     training = True
+    _shown: tuple[str, ...] = ()  # names of the settings in the printed tree
     _buffers: Mapping[str, bool] = {}  # name of a tensor attribute -> whether it is saved
     _before: Mapping[Handle, Callable[..., Any]] = {}  # hooks in order
     _after: Mapping[Handle, Callable[..., Any]] = {}
@@ -312,7 +313,8 @@ class Module(Followed):
 
     def extra_repr(self) -> str:
         """Settings shown between the brackets of the printed tree."""
-        return ""
+        values = {name: getattr(self, name) for name in self._shown}
+        return ", ".join(f"{n}={v!r}" if isinstance(v, str) else f"{n}={v}" for n, v in values.items())
 
     def __repr__(self) -> str:
         children = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]

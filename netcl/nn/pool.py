@@ -11,6 +11,8 @@ from netcl.nn.module import Module
 class MaxPool2d(Module):
     """Largest element of every window; `stride` defaults to the kernel size, padding never wins."""
 
+    _shown = ("kernel_size", "stride", "padding")
+
     def __init__(
         self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> None:
@@ -21,13 +23,11 @@ class MaxPool2d(Module):
         """(N, C, H, W) -> (N, C, H', W')."""
         return ag.max_pool2d(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
 
-    def extra_repr(self) -> str:
-        """The window."""
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class AvgPool2d(Module):
     """Mean of every window; `count_include_pad` says whether padding counts as elements."""
+
+    _shown = ("kernel_size", "stride", "padding")
 
     def __init__(
         self,
@@ -44,13 +44,11 @@ class AvgPool2d(Module):
         """(N, C, H, W) -> (N, C, H', W')."""
         return ag.avg_pool2d(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
 
-    def extra_repr(self) -> str:
-        """The window."""
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class AdaptiveAvgPool2d(Module):
     """Mean over windows that divide the image into `output_size`, a number or (height, width)."""
+
+    _shown = ("output_size",)
 
     def __init__(self, output_size: Any) -> None:
         self.output_size = output_size
@@ -59,13 +57,11 @@ class AdaptiveAvgPool2d(Module):
         """(N, C, H, W) -> (N, C, *output_size)."""
         return ag.adaptive_avg_pool2d(x, self.output_size)
 
-    def extra_repr(self) -> str:
-        """The output's size."""
-        return f"output_size={self.output_size}"
-
 
 class Flatten(Module):
     """Axes from `start_axis` to the last merged into one: (N, C, H, W) -> (N, C H W)."""
+
+    _shown = ("start_axis",)
 
     def __init__(self, start_axis: int = 1) -> None:
         self.start_axis = start_axis
@@ -73,7 +69,3 @@ class Flatten(Module):
     def forward(self, x: Any) -> Any:
         """A view."""
         return ag.flatten(x, self.start_axis)
-
-    def extra_repr(self) -> str:
-        """The first axis merged."""
-        return f"start_axis={self.start_axis}"
