@@ -40,7 +40,7 @@ def collapse(shape: Shape, strides: tuple[Shape, ...]) -> tuple[Shape, tuple[Sha
 def broadcast_index_lines(rank: int, operands: Sequence[str], row: str = "r") -> list[str]:
     """C lines that decode row number `row` into `rank` outer indices and give each operand's start in `p_<operand>`.
 
-    They read the lengths `d1 ...` (the first is not needed), the offsets `o_<operand>` and the strides
+    They read the lengths `d1 ...` (the first is not needed), the offsets `o<operand>` and the strides
     `t_<operand>_<axis>`, all of the index type `I`.
     """
     lines = []
@@ -51,6 +51,6 @@ def broadcast_index_lines(rank: int, operands: Sequence[str], row: str = "r") ->
     if rank:
         lines.append("I x0 = q;" if rank > 1 else f"I x0 = {row};")
     for name in operands:
-        terms = [f"o_{name}", *(f"x{axis} * t_{name}_{axis}" for axis in range(rank))]
+        terms = [f"o{name}", *(f"x{axis} * t_{name}_{axis}" for axis in range(rank))]
         lines.append(f"I p_{name} = {' + '.join(terms)};")
     return lines

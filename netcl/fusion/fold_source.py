@@ -39,7 +39,7 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
     """The program, and the types of its kernel's arguments."""
     form = text.form
     element, width = element_of(form.compute), form.width
-    names = [s for s, _, _ in form.operands]
+    names = [*form.operands]
     pointers = [f"__global const {C_NAME[x.dtype]}* restrict in_{k}" for k, x in enumerate(form.inputs)]
     stored = {k: C_NAME[t] for k, t in enumerate(text.results) if t is not None}
     pointers += [f"__global {t}* restrict sum_{k}" for k, t in stored.items()]
@@ -63,12 +63,12 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
         f"#define FINAL(v) {FINALS[text.final].format('v')}",
         f"#define PARAMETERS {', '.join(parameters)}",
         f"#define SCALARS {' '.join(f'const T {s} = (T)(a_{s});' for s in chain.scalars)}",
-        f"#define KEPT(row) {_decode(text.kept_rank, names, 'k', 'row', 'o', 'b')}",
-        f"#define WALK(row) {_decode(text.walk_rank, names, 'w', 'row', 'b', 'p')}",
+        f"#define KEPT(row) {_decode(text.kept_rank, names, 'k', 'row', 'o', 'b_')}",
+        f"#define WALK(row) {_decode(text.walk_rank, names, 'w', 'row', 'b_', 'p_')}",
         _step(chain, text, full=True), _step(chain, text, full=False),
     ]  # fmt: skip
     head = dialect.preamble(frozenset(words), element, width, form.plain, form.doubles) + vector_types(form)
-    if "double" in {element, *stored.values(), *(C_NAME[x.dtype] for _, _, x in form.operands)}:
+    if "double" in {element, *stored.values(), *(C_NAME[x.dtype] for x in form.operands.values())}:
         head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + head
     scalar = np.dtype(np.uint8) if form.compute == BOOL else form.compute
     types = [None] * len(pointers) + [INT64 if form.wide else INT32] * len(index) + [scalar] * len(scalars)
@@ -116,11 +116,11 @@ def _value(k: int, text: Text, element: str) -> list[str]:
 def _index_arguments(text: Text, names: Sequence[str]) -> list[str]:
     """Offsets, strides along kept and walked axes, steps, lengths, and the sizes of the split."""
     inputs = len(text.form.inputs)
-    index = [f"o_{k}" for k in names[:inputs]] + [f"o_sum{k}" for k, t in enumerate(text.results) if t is not None]
-    index += [f"o_{k}" for k in names[inputs:]]
+    index = [f"o{k}" for k in names[:inputs]] + [f"osum_{k}" for k, t in enumerate(text.results) if t is not None]
+    index += [f"o{k}" for k in names[inputs:]]
     for kind, rank in (("k", text.kept_rank), ("w", text.walk_rank)):
         index += [f"{kind}_{k}_{axis}" for k in names for axis in range(rank)]
-    index += [f"i_{k}" for k, _, x in text.form.operands if x.access == "strided"]
+    index += [f"i_{k}" for k, x in text.form.operands.items() if x.access == "strided"]
     index += [f"k_d{a}" for a in range(1, text.kept_rank)] + [f"w_d{a}" for a in range(1, text.walk_rank)]
     return [*index, "rows", "outer", "n", "unit", "ostep", "istep", "iparts", "parts"]
 
@@ -141,7 +141,7 @@ def _initial(op: str, compute: DType, element: str) -> str:
 
 
 def _decode(rank: int, names: Sequence[str], kind: str, row: str, base: str, target: str) -> str:
-    """C text that decodes `row` into `rank` indices and gives each operand's place `<target>_k` from `<base>_k`."""
+    """C text that decodes `row` into `rank` indices and gives each operand's place `<target><name>` from `<base><name>`."""
     lines = []
     if rank > 1:
         lines.append(f"I {kind}_q = {row};")
@@ -150,8 +150,8 @@ def _decode(rank: int, names: Sequence[str], kind: str, row: str, base: str, tar
     if rank:
         lines.append(f"const I {kind}_x0 = {f'{kind}_q' if rank > 1 else row};")
     for name in names:
-        terms = [f"{base}_{name}", *(f"{kind}_x{axis} * {kind}_{name}_{axis}" for axis in range(rank))]
-        lines.append(f"const I {target}_{name} = {' + '.join(terms)};")
+        terms = [f"{base}{name}", *(f"{kind}_x{axis} * {kind}_{name}_{axis}" for axis in range(rank))]
+        lines.append(f"const I {target}{name} = {' + '.join(terms)};")
     return " ".join(lines)
 
 
@@ -166,10 +166,10 @@ def _step(chain: Chain, text: Text, full: bool) -> str:
         lines.append(f"const M pos = (M)(({C_NAME[position_of(form.compute)]})(place)) + (M)({lanes});")
     for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True)):
         if pair and k == 1:  # the places of parts
-            load = vector_load(form._replace(compute=x.dtype), x, "1", full).replace("(T)(", "(M)(", 1)
+            load = vector_load(form._replace(compute=x.dtype), x, "in_1", full).replace("(T)(", "(M)(", 1)
             lines.append(f"const M {v} = {load};")
             continue
-        lines.append(f"const T {v} = {vector_load(form, x, str(k), full)};")
+        lines.append(f"const T {v} = {vector_load(form, x, f'in_{k}', full)};")
     for out, function, args in chain.lines:
         lines.append(f"const T {out} = {function}({', '.join(c_argument(a, element) for a in args)});")
     inside = "" if full else f"((M)({', '.join(str(j) for j in range(width))}) < (M)(count))"
@@ -180,6 +180,6 @@ def _step(chain: Chain, text: Text, full: bool) -> str:
     for k, value in enumerate(() if pair else chain.outputs[: len(text.results)]):
         lines.append(f"acc.v{k} = COMBINE(acc.v{k}, {value if full else f'({inside} ? {value} : INIT{k})'});")
     for k, (value, x) in enumerate(zip(chain.outputs[len(text.results) :], form.outputs, strict=True)):
-        lines += vector_store(form, x, k, value, full)
+        lines += vector_store(form, x, f"out_{k}", value, full)
     name = "STEP(acc, at, place)" if full else "PART(acc, at, place, count_)"
     return f"#define {name} {{ \\\n    " + " \\\n    ".join(lines) + " }"

@@ -112,10 +112,10 @@ class Form(NamedTuple):
         return element_of(self.compute)
 
     @property
-    def operands(self) -> list[tuple[str, str, Operand]]:
-        """(suffix of its variables, pointer, operand) of each tensor: 0, 1, ... for inputs, w0, w1, ... for outputs."""
-        inputs = [(f"{k}", f"in_{k}", x) for k, x in enumerate(self.inputs)]
-        return inputs + [(f"w{k}", f"out_{k}", x) for k, x in enumerate(self.outputs)]
+    def operands(self) -> dict[str, Operand]:
+        """The tensors by the names of their arguments: in_0, in_1, ..., out_0, ..."""
+        inputs = {f"in_{k}": x for k, x in enumerate(self.inputs)}
+        return inputs | {f"out_{k}": x for k, x in enumerate(self.outputs)}
 
 
 def turns(width: int) -> list[str]:
@@ -201,7 +201,7 @@ def vector_load(form: Form, operand: Operand, name: str, full: bool, at: str = "
     """
     element, width = form.element, form.width
     if operand.access == "vector" and full:
-        pointer = f"in_{name} + p_{name} + {at}"
+        pointer = f"{name} + p_{name} + {at}"
         storage = C_NAME[operand.dtype]
         if storage in NARROW:
             text, storage = f"LOAD_{NARROW[storage]}{_lanes(form)}({pointer})", "float"
@@ -225,15 +225,15 @@ def _lanes(form: Form) -> str:
 
 def _scalar(operand: Operand, element: str, name: str, index: str) -> str:
     if C_NAME[operand.dtype] in NARROW:
-        return f"({element})LOAD_{NARROW[C_NAME[operand.dtype]]}(in_{name}, {index})"
-    return f"({element})in_{name}[{index}]"
+        return f"({element})LOAD_{NARROW[C_NAME[operand.dtype]]}({name}, {index})"
+    return f"({element}){name}[{index}]"
 
 
-def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -> list[str]:
-    """C lines that store vector `value` to output `k`; only the first `count` lanes when not `full`."""
+def vector_store(form: Form, operand: Operand, name: str, value: str, full: bool) -> list[str]:
+    """C lines that store vector `value` to operand `name`; only the first `count` lanes when not `full`."""
     element, width, storage = form.element, form.width, C_NAME[operand.dtype]
     if operand.access == "vector" and full:
-        pointer = f"out_{k} + p_w{k} + c"
+        pointer = f"{name} + p_{name} + c"
         if storage == "half" and element == "double":
             return [f"vstore_half{width}({value}, 0, {pointer});"]  # other ways the compiler calls what PoCL lacks
         if storage in NARROW:
@@ -244,17 +244,17 @@ def vector_store(form: Form, operand: Operand, k: int, value: str, full: bool) -
         value = value if storage == element else f"convert_{storage}{width}({value})"
         return [f"*(__global U_{storage}*)({pointer}) = {value};"]
     if operand.access == "row":
-        return [_store_lane(operand, k, f"{value}.s0", f"p_w{k}")]
-    step = "" if operand.access == "vector" else f" * i_w{k}"
-    lanes = [_store_lane(operand, k, f"{value}.s{j:x}", f"p_w{k} + (c + {j}){step}") for j in range(width)]
+        return [_store_lane(operand, name, f"{value}.s0", f"p_{name}")]
+    step = "" if operand.access == "vector" else f" * i_{name}"
+    lanes = [_store_lane(operand, name, f"{value}.s{j:x}", f"p_{name} + (c + {j}){step}") for j in range(width)]
     return [text if full or j == 0 else f"if ({j} < count) {text}" for j, text in enumerate(lanes)]
 
 
-def _store_lane(operand: Operand, k: int, lane: str, index: str) -> str:
+def _store_lane(operand: Operand, name: str, lane: str, index: str) -> str:
     storage = C_NAME[operand.dtype]
     if storage in NARROW:
-        return f"STORE_{NARROW[storage]}(out_{k}, {index}, (float){lane});"
-    return f"out_{k}[{index}] = ({storage}){lane};"
+        return f"STORE_{NARROW[storage]}({name}, {index}, (float){lane});"
+    return f"{name}[{index}] = ({storage}){lane};"
 
 
 def c_argument(text: str, element: str) -> str:
@@ -292,7 +292,7 @@ def head(chain: Chain, form: Form) -> str:
     """The functions and types that the kernel of `chain` needs."""
     element = form.element
     text = dialect.preamble(chain.words, element, form.width, form.plain, form.doubles)
-    if "double" in {element, *(C_NAME[x.dtype] for _, _, x in form.operands)}:
+    if "double" in {element, *(C_NAME[x.dtype] for x in form.operands.values())}:
         text = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + text
     return text + f"typedef {'long' if form.wide else 'int'} I;\n" + vector_types(form)
 
@@ -300,7 +300,7 @@ def head(chain: Chain, form: Form) -> str:
 def vector_types(form: Form) -> str:
     """Vector types of the operands that may start at any element (`aligned` vectors may use full-width moves)."""
     lines = []
-    for name in sorted({C_NAME[x.dtype] for _, _, x in form.operands} - NARROW.keys()):
+    for name in sorted({C_NAME[x.dtype] for x in form.operands.values()} - NARROW.keys()):
         align = "" if form.aligned else f" __attribute__((aligned({_SIZE[name]})))"
         lines.append(f"typedef {name}{form.width} U_{name}{align};\n")
     return "".join(lines)
@@ -314,12 +314,11 @@ def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str
 
     `group`: work-items of a group, if the kernel relies on them: compilers then leave each registers enough.
     """
-    operands = form.operands
-    parameters = [f"__global const {C_NAME[x.dtype]}* restrict {p}" for _, p, x in operands if p.startswith("in")]
-    parameters += [f"__global {C_NAME[x.dtype]}* restrict {p}" for _, p, x in operands if p.startswith("out")]
-    parameters += [f"I o_{s}" for s, _, _ in operands]
-    parameters += [f"I t_{s}_{axis}" for s, _, x in operands if x.access != "row" for axis in range(form.rank)]
-    parameters += [f"I i_{s}" for s, _, x in operands if x.access in STEPPED]
+    operands = form.operands.items()
+    parameters = [f"__global {'const ' * s.startswith('in')}{C_NAME[x.dtype]}* restrict {s}" for s, x in operands]
+    parameters += [f"I o{s}" for s in form.operands]
+    parameters += [f"I t_{s}_{axis}" for s, x in operands if x.access != "row" for axis in range(form.rank)]
+    parameters += [f"I i_{s}" for s, x in operands if x.access in STEPPED]
     parameters += [f"I d{axis}" for axis in range(1, form.rank)] + ["I rows", "I cols"]
     parameters += [f"I {g}" for g in geometry] + [f"{form.element} a_{s}" for s in chain.scalars]
     lines = [f"T {s} = (T)(a_{s});" for s in chain.scalars] + list(body)
@@ -331,7 +330,7 @@ def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str
 
 def count_arguments(form: Form, geometry: int) -> int:
     """How many index arguments `kernel` declares."""
-    operands = [x for _, _, x in form.operands]
+    operands = form.operands.values()
     walked = sum(x.access != "row" for x in operands)
     strided = sum(x.access in STEPPED for x in operands)
     return len(operands) + walked * form.rank + strided + max(form.rank - 1, 0) + 2 + geometry
@@ -350,7 +349,7 @@ MAP_CPU, MAP_GPU = ("step", "chunk"), ()
 def render(chain: Chain, form: Form) -> str:
     """The program of a map: each input read once, each output written once."""
     full, part = _block(chain, form, True), _block(chain, form, False)
-    index = broadcast_index_lines(form.rank, [s for s, _, _ in form.operands])
+    index = broadcast_index_lines(form.rank, [*form.operands])
     if form.plain:
         return kernel(chain, form, MAP_CPU, _cpu_loop(index, full, part, form))
     if any(x.access == "turned" for x in form.inputs):
@@ -363,10 +362,10 @@ def _block(chain: Chain, form: Form, full: bool, turned: bool = False) -> list[s
     lines = []
     for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True)):
         ready = turned and x.access == "turned"
-        lines.append(f"T {v} = {f'block_{k}[y]' if ready else vector_load(form, x, str(k), full)};")
+        lines.append(f"T {v} = {f'block_{k}[y]' if ready else vector_load(form, x, f'in_{k}', full)};")
     lines += [assignment(line, form.element) for line in chain.lines]
     for k, (v, x) in enumerate(zip(chain.outputs, form.outputs, strict=True)):
-        lines += vector_store(form, x, k, c_argument(v, form.element), full)
+        lines += vector_store(form, x, f"out_{k}", c_argument(v, form.element), full)
     return lines
 
 
@@ -402,14 +401,14 @@ def _gpu_block(index: list[str], chain: Chain, part: list[str], form: Form) -> l
         f"I top = ((tile - batch * down) * {across} + g % {across}) * {width}, r = batch * high + top;",
         "if (batch * high >= rows || top >= high) return;",
     ]
-    down = [f"p_{s} += t_{s}_{form.rank - 1};" for s, _, _ in form.operands]
+    down = [f"p_{s} += t_{s}_{form.rank - 1};" for s in form.operands]
     loads, lanes = [], [f"{j:x}" for j in range(width)]
     for k, x in enumerate(form.inputs):
         if x.access == "turned":
             whole = x._replace(access="vector")
             loads += [f"T block_{k}[{width}];", "{"]
             for j in range(width):
-                loads.append(f"    T b{j} = {vector_load(form, whole, str(k), True, f'(c + {j}) * i_{k}')};")
+                loads.append(f"    T b{j} = {vector_load(form, whole, f'in_{k}', True, f'(c + {j}) * i_in_{k}')};")
             loads += [f"    block_{k}[{y}] = (T)({', '.join(f'b{j}.s{s}' for j in range(width))});"
                       for y, s in enumerate(lanes)] + ["}"]  # fmt: skip
     full = [*_block(chain, form, True, True), *down]

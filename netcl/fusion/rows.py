@@ -198,8 +198,8 @@ def render_rows(chain: Chain, form: Form) -> str:
     chain = _divide_once(chain, form)
     passes = _Passes(chain, form)
     operands = form.operands
-    index = broadcast_index_lines(form.rank, [s for s, _, x in operands if x.access != "row"])
-    index += [f"I p_{s} = o_{s} + r;" for s, _, x in operands if x.access == "row"]
+    index = broadcast_index_lines(form.rank, [s for s, x in operands.items() if x.access != "row"])
+    index += [f"I p_{s} = o{s} + r;" for s, x in operands.items() if x.access == "row"]
     lanes = ", ".join(str(j) for j in range(form.width))
     fixed = [f"const M LANES = (M)({lanes});", f"const T {COUNT} = (T)(({form.element})cols);"]
     fixed += [f"T keep_{v}[{form.keep}];" for v in passes.kept]
@@ -300,7 +300,7 @@ class _Passes:
         """The body for one row."""
         form, chain = self.form, self.chain
         text = [
-            f"T {v} = {vector_load(form, x, str(k), True)};" for v, (k, x) in self.inputs.items() if v in self.uniform
+            f"T {v} = {vector_load(form, x, f'in_{k}', True)};" for v, (k, x) in self.inputs.items() if v in self.uniform
         ]
         handed: set[str] = set()
         for p in range(len(self.cones)):
@@ -311,7 +311,7 @@ class _Passes:
                 handed |= {v for v in self.kept if v in self.cones[p]}
         for k, (v, x) in enumerate(zip(chain.outputs, form.outputs, strict=True)):
             if x.access == "row":
-                stored = vector_store(form, x, k, c_argument(v, form.element), True)
+                stored = vector_store(form, x, f"out_{k}", c_argument(v, form.element), True)
                 text += stored if form.plain else ["if (lid == 0) {", *tab(stored), "}"]
         return text
 
@@ -339,8 +339,8 @@ class _Passes:
         reads = [k for k, (v, x) in enumerate(operands) if x.access == "vector" and any(v in c for c in self.cones[:p])]
         later = () if self.form.stream else range(p + 1, len(self.cones))
         writes = [k for q in later for k in self.stores(q)]
-        text = [f"AHEAD(in_{k} + p_{k} + cols + c, 0);" for k in reads]
-        return text + [f"AHEAD(out_{k} + p_w{k} + c, 1);" for k in writes]
+        text = [f"AHEAD(in_{k} + p_in_{k} + cols + c, 0);" for k in reads]
+        return text + [f"AHEAD(out_{k} + p_out_{k} + c, 1);" for k in writes]
 
     def _start(self, function: str) -> str:
         return c_argument(REDUCTIONS[function][1], self.form.element)
@@ -382,7 +382,7 @@ class _Passes:
                 continue
             if v in self.inputs:
                 k, x = self.inputs[v]
-                text.append(f"const T {v} = {vector_load(form, x, str(k), full)};")
+                text.append(f"const T {v} = {vector_load(form, x, f'in_{k}', full)};")
             else:
                 text.append(f"const {assignment(self.by_name[v], form.element)}")
             if v in self.kept:
@@ -392,7 +392,7 @@ class _Passes:
             value = value if full else f"where(LANES < (M)(count), {value}, {self._start(function)})"
             text.append(f"acc{u}_{out} = {combine}(acc{u}_{out}, {value});")
         for k in self.stores(p):
-            text += vector_store(form, form.outputs[k], k, c_argument(self.chain.outputs[k], form.element), full)
+            text += vector_store(form, form.outputs[k], f"out_{k}", c_argument(self.chain.outputs[k], form.element), full)
         return text
 
 
