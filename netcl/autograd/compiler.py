@@ -139,7 +139,7 @@ class CompiledFunction:
                 del self._launches[short]
                 return self._call(args, {}, key[0])
         self._calls = entry.used = self._calls + 1
-        return Node(launch.run(*tensors, *launch.numbers)[0], False, launch.name)
+        return Node(launch.run(*tensors, *launch.numbers), False, launch.name)
 
     def _keep(self, short: Any, args: Any, tensors: list[Tensor]) -> None:
         """Keep by its layouts what a call that just ran has used."""

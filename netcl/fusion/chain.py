@@ -7,55 +7,43 @@ input once and writes each output once; rendered to Python, one function over Nu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from netcl.core import layout, versions
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import Kernel
-from netcl.core.backend.prepared import Run, prepare
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import BOOL, INT32, INT64, DType, compute_dtype
+from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.fusion.broadcast import collapse
 from netcl.fusion.render import (
-    MAP_CPU,
-    MAP_GPU,
     STEPPED,
     Chain,
     Form,
     Line,
     Operand,
     c_argument,
-    count_arguments,
     element_of,
     render,
     vector_load,
     vector_types,
 )
 from netcl.kernels.grid import CHUNK, FAR, GROUP, START, reach
+from netcl.kernels.program import Program, program
 from netcl.kernels.streaming import is_streamed
-from netcl.runtime.cache import get_kernel
 
 __all__ = [
-    "CHUNK", "FAR", "GROUP", "OPTIONS", "START", "Chain", "Form", "Line", "Operand", "Plan", "access_of",
-    "c_argument", "element_of", "plan_of", "reach", "run", "scalar_type", "source_of", "vector_load", "vector_types",
+    "CHUNK", "FAR", "GROUP", "OPTIONS", "START", "Chain", "Form", "Line", "Operand", "access_of",
+    "c_argument", "element_of", "plan_of", "reach", "run", "source_of", "vector_load", "vector_types",
 ]  # fmt: skip
 
 SQUARE = 8  # least sides of what is worth turning in blocks
 TURNED = 32  # columns of an item where neighbours in memory lie in other rows: their lines stay in the caches
 OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
-
-
-class Plan(NamedTuple):
-    """A prepared launch: `run(*tensors, *numbers)` gives new tensors; with results to write in place, those last."""
-
-    kernel: Kernel | None  # None when there is nothing to compute
-    run: Run
 
 
 def run(
@@ -74,26 +62,31 @@ def run(
         versions.wrote(*out, where=title(chain) if chain.lines else "assign")
     if isinstance(queue, CPUQueue):
         return _run_numpy(chain, compute, dtypes, tensors, scalars, out)
-    plan = plan_of(queue, chain, compute, dtypes, tensors, out)
+    launch = plan_of(queue, chain, compute, dtypes, tensors, out)
     if out is None:
-        return plan.run(*tensors, *scalars)
-    plan.run(*tensors, *out, *scalars)
+        found = launch(*tensors, *scalars)
+        return found if type(found) is tuple else (found,)
+    launch(*tensors, *out, *scalars)
     return tuple(out)
 
 
 def plan_of(
     queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor],
     out: Sequence[Tensor] | None = None,
-) -> Plan:  # fmt: skip
-    """The prepared launch of `chain` over these layouts, made on first use and kept with the queue."""
+) -> Launch[Any]:  # fmt: skip
+    """The launch of `chain` over these layouts, made on first use and kept with the queue.
+
+    `launch(*tensors, *numbers)` gives the new tensor, or a tuple of several; with results to write in place, it takes
+    those between tensors and numbers.
+    """
     known = tensors if out is None else (*tensors, *out)
     layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in known])
     plans = queue.netcl_state.plans
     key = (chain, compute, dtypes, layouts)
-    plan = plans.get(key)
-    if plan is None:
-        plan = plans[key] = _plan(chain, compute, dtypes, tensors, out, queue)
-    return plan  # type: ignore[no-any-return]
+    launch = plans.get(key)
+    if launch is None:
+        launch = plans[key] = _plan(chain, compute, dtypes, tensors, out, queue)
+    return launch  # type: ignore[no-any-return]
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -131,24 +124,27 @@ class Walk(NamedTuple):
 def _plan(
     chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], out: Sequence[Tensor] | None,
     queue: Any,
-) -> Plan:  # fmt: skip
+) -> Launch[Any]:  # fmt: skip
     shape = layout.broadcast(title(chain), *(t.shape for t in tensors)) if out is None else out[0].shape
     if layout.size_of(shape) == 0:
-        return Plan(None, lambda *tensors: tuple([allocate(tensors[0].queue, shape, t) for t in dtypes]))
+        return partial(_empty, shape, dtypes)
     _, form, lengths, strides = _walk(shape, compute, dtypes, tensors, out, queue)
     rows, cols = layout.size_of(lengths[:-1]), lengths[-1]
     chunk = TURNED if any(is_turned(s) for s in strides) else CHUNK
     high, group = (1, *lengths)[-2], profile_of(queue).group(GROUP)
-    global_size, local_size, extra = _geometry(form, rows, high, cols, chunk, group)
-    operands = (*form.inputs, *form.outputs)
-    constants = [step for s in strides for step in s[:-1]]
-    constants += [s[-1] for s, x in zip(strides, operands, strict=True) if x.access in STEPPED]
-    constants += [*lengths[1:-1], rows, cols, *extra]
-    kernel, shapes = _kernel(queue, chain, form), (shape,) * len(dtypes)
-    geometry = (global_size, local_size, constants)
-    if out is None:
-        return Plan(kernel, prepare(kernel, queue, *geometry, len(tensors), shapes, dtypes))
-    return Plan(kernel, prepare(kernel, queue, *geometry, len(tensors) + len(out), (), ()))
+    grid, local, sizes = _geometry(form, rows, high, cols, chunk, group)
+    sizes |= {"rows": rows, "cols": cols, **{f"d{a}": lengths[a] for a in range(1, form.rank)}}
+    for (name, x), steps in zip(form.operands.items(), strides, strict=True):
+        sizes |= {f"t_{name}_{a}": step for a, step in enumerate(steps[:-1])}
+        sizes |= {f"i_{name}": steps[-1]} if x.access in STEPPED else {}
+    new = {f"out_{k}": (shape, t) for k, t in enumerate(dtypes)} if out is None else None
+    return _program(queue, chain, form).bind(grid, local, new, **sizes)
+
+
+def _empty(shape: Shape, dtypes: tuple[DType, ...], *given: Any) -> Any:
+    """In the place of a launch over no elements."""
+    made = tuple([allocate(given[0].queue, shape, t) for t in dtypes])
+    return made if len(made) > 1 else made[0]
 
 
 def _walk(
@@ -191,7 +187,13 @@ def _walk(
 def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
     """The text of the kernel that `run` would launch."""
     shape = layout.broadcast(title(chain), *(t.shape for t in tensors))
-    return _source(chain, _walk(shape, compute, dtypes, tensors, None, queue).form)[0]
+    return _source(chain, _walk(shape, compute, dtypes, tensors, None, queue).form)
+
+
+def kernel_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> Kernel:
+    """The kernel that `run` would launch."""
+    shape = layout.broadcast(title(chain), *(t.shape for t in tensors))
+    return _program(queue, chain, _walk(shape, compute, dtypes, tensors, None, queue).form).kernel
 
 
 def is_turned(strides: Shape) -> bool:
@@ -214,41 +216,25 @@ def _before_last(items: Shape, axis: int) -> Shape:
 
 def _geometry(
     form: Form, rows: int, high: int, cols: int, chunk: int, group: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Global size, local size, and the CPU loop's (rows per item, columns per item, at most `chunk`)."""
+) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
+    """Global size, local size, and the CPU loop's rows and columns (at most `chunk`) per item."""
     if form.plain:
         chunk = min(chunk, cols)
         step = max(1, CHUNK // max(chunk, 1)) if form.rank else 1
         columns = -(-cols // chunk)
         items: tuple[int, ...] = (columns,) if form.rank == 0 else (columns, -(-rows // step))
-        return items, (1,) * len(items), (step, chunk)
+        return items, (1,) * len(items), {"step": step, "chunk": chunk}
     vectors = rows * -(-cols // form.width)
     if any(x.access == "turned" for x in form.inputs):
         vectors = rows // high * -(-high // (form.across * form.width)) * form.across * -(-cols // form.width)
-    return (-(-vectors // group) * group,), (group,), ()
+    return (-(-vectors // group) * group,), (group,), {}
 
 
-def scalar_type(compute: DType) -> DType:
-    """The type in which a kernel takes numbers."""
-    return np.dtype(np.uint8) if compute == BOOL else compute_dtype(compute)
+_source = lru_cache(maxsize=4096)(render)
 
 
-def argument_types(chain: Chain, form: Form, geometry: int) -> tuple[DType | None, ...]:
-    """The types of the arguments that `render.kernel` declares."""
-    memory = [None] * (len(form.inputs) + len(form.outputs))
-    index = INT64 if form.wide else INT32
-    return (*memory, *[index] * count_arguments(form, geometry), *[scalar_type(form.compute)] * len(chain.scalars))
-
-
-@lru_cache(maxsize=4096)
-def _source(chain: Chain, form: Form) -> tuple[str, tuple[DType | None, ...]]:
-    """The program's text and the types of its kernel's arguments."""
-    return render(chain, form), argument_types(chain, form, len(MAP_CPU if form.plain else MAP_GPU))
-
-
-def _kernel(queue: Any, chain: Chain, form: Form) -> Kernel:
-    source, types = _source(chain, form)
-    return get_kernel(queue, source, chain.name, types, OPTIONS)
+def _program(queue: Any, chain: Chain, form: Form) -> Program:
+    return program(queue, _source(chain, form), chain.name, OPTIONS)
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------

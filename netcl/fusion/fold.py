@@ -17,17 +17,17 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.prepared import Run, prepare
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import BOOL, DType, common_dtype, compute_dtype
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.broadcast import collapse
 from netcl.fusion.chain import OPTIONS, START, Chain, Form, Operand, access_of, is_aligned, is_short, reach
 from netcl.fusion.fold_source import FOLDS, PLACES, Text, name_of, position_of, source
 from netcl.fusion.render import vector_for
-from netcl.runtime.cache import get_kernel
+from netcl.kernels.program import program
 
 Axis = int | Sequence[int] | None
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -64,10 +64,10 @@ class Split(NamedTuple):
     parts: int
 
 
-class Plan(NamedTuple):
+class Stages(NamedTuple):
     """The launches of a fold (none when there is nothing to fold: then results are `fill`) and the result's shape."""
 
-    stages: tuple[Run, ...]
+    launches: tuple[Launch[Any], ...]
     shape: Shape
     fill: float
 
@@ -101,15 +101,19 @@ def fold_chains(
     plan = plans.get(key)
     if plan is None:
         plan = plans[key] = _plan(chain, op, tensors, axis, keepdims, dtypes, final, compute)
-    if not plan.stages:
+    if not plan.launches:
         return tuple([Tensor.full(queue, plan.shape, plan.fill, dtype) for dtype in dtypes])
     ending = (divisor,) if final else ()
-    if len(plan.stages) == 1:
-        return plan.stages[0](*tensors, *scalars, *ending)
-    first, second = plan.stages
+    if len(plan.launches) == 1:
+        found = plan.launches[0](*tensors, *scalars, *ending)
+        return found if type(found) is tuple else (found,)
+    first, second = plan.launches
     parts = first(*tensors, *scalars)
+    if type(parts) is Tensor:
+        return (second(parts, *ending),)
     folded = len(parts) - chain.kinds.count("full")
-    return (*second(*parts[:folded], *ending), *parts[folded:])
+    found = second(*parts[:folded], *ending)
+    return (*(found if type(found) is tuple else (found,)), *parts[folded:])
 
 
 def _facts(
@@ -278,27 +282,28 @@ def _power_of_two(n: int) -> int:
 def _plan(
     chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...], final: str,
     compute: DType | None,
-) -> Plan:  # fmt: skip
+) -> Stages:  # fmt: skip
     shape, axes, result, compute = _facts(chain, op, tensors, axis, keepdims, compute)
     if layout.size_of(shape) == 0:
-        return Plan((), result, _fill(op, final, dtypes[0]))
+        return Stages((), result, _fill(op, final, dtypes[0]))
     if not axes:  # nothing to fold: the chain alone, over an axis of length one
         tensors = [t._view((1, *shape), (0, *layout.expand_strides(t.shape, t.strides, shape))) for t in tensors]
         shape, axes = (1, *shape), (0,)
-    return Plan(tuple(_stages(chain, op, tensors, shape, axes, compute, dtypes, final, result)), result, 0.0)
+    return Stages(tuple(_stages(chain, op, tensors, shape, axes, compute, dtypes, final, result)), result, 0.0)
 
 
 def _stages(
     chain: Chain, op: str, tensors: Sequence[Tensor], shape: Shape, axes: Shape, compute: DType,
     dtypes: tuple[DType, ...], final: str, result: Shape,
-) -> list[Run]:  # fmt: skip
+) -> list[Launch[Any]]:  # fmt: skip
     """The launches of a fold: one, or more when it is cut into parts."""
     queue, folded = tensors[0].queue, len(dtypes) - chain.kinds.count("full")
-    text, types, grid, local, numbers, partial = _walk(chain, op, tensors, shape, axes, compute, dtypes, final)
-    kernel = get_kernel(queue, text, name_of(chain, op), types, OPTIONS)
+    text, grid, local, sizes, partial = _walk(chain, op, tensors, shape, axes, compute, dtypes, final)
     held = _held(op, compute, folded) if partial else dtypes[:folded]
-    shapes = (*[partial or result] * len(held), *[shape] * (len(dtypes) - folded))
-    stage = prepare(kernel, queue, grid, local, numbers, len(tensors), shapes, (*held, *dtypes[folded:]))
+    first = int(op in PLACES and partial is None)  # the values beside places stay unwritten
+    new = {f"sum_{k}": (partial or result, t) for k, t in enumerate(held, first)}
+    new |= {f"out_{k}": (shape, t) for k, t in enumerate(dtypes[folded:])}
+    stage = program(queue, text, name_of(chain, op), OPTIONS).bind(grid, local, new, **sizes)
     if partial is None:
         return [stage]
     parts = [Tensor(None, partial, layout.contiguous_strides(partial), 0, t, queue) for t in held]
@@ -311,13 +316,12 @@ def _held(op: str, compute: DType, folded: int) -> tuple[DType, ...]:
 
 
 class Walk(NamedTuple):
-    """One launch: program, argument types, sizes, constants, and the shape of the parts that it leaves (None: none)."""
+    """One launch: program, grid, the numbers it takes, and the shape of the parts that it leaves (None: none)."""
 
     source: str
-    types: tuple[DType | None, ...]
     grid: tuple[int, ...]
     local: tuple[int, ...]
-    numbers: tuple[int, ...]
+    sizes: dict[str, int]
     partial: Shape | None
 
 
@@ -349,14 +353,17 @@ def _walk(
     more = split.parts > 1
     ranks = len(walk.kept), len(walk.walked)
     results: tuple[DType | None, ...] = held if more else (None, *dtypes) if op in PLACES else dtypes[:folded]
-    text, types = source(chain, Text(op, "" if more else final, form, results, walk.rows, *ranks, group))
-    constants = [s for steps in (walk.kept_strides, walk.walked_strides) for one in steps for s in one]
-    constants += [s for s, x in zip(walk.inner_strides, operands, strict=True) if x.access == "strided"]
-    constants += [*walk.kept[1:], *walk.walked[1:], layout.size_of(walk.kept), layout.size_of(walk.walked), walk.inner]
+    text = source(chain, Text(op, "" if more else final, form, results, walk.rows, *ranks, group))
     rows = layout.size_of(walk.kept)
+    sizes = {**split._asdict(), "rows": rows, "outer": layout.size_of(walk.walked), "n": walk.inner}
+    for kind, lengths, strides in (("k", walk.kept, walk.kept_strides), ("w", walk.walked, walk.walked_strides)):
+        sizes |= {f"{kind}_d{a}": n for a, n in enumerate(lengths) if a}
+        sizes |= {f"{kind}_{s}_{a}": n for s, one in zip(form.operands, strides) for a, n in enumerate(one)}
+    named = zip(form.operands.items(), walk.inner_strides, strict=True)
+    sizes |= {f"i_{s}": step for (s, x), step in named if x.access == "strided"}
     partial = (rows, split.parts) if walk.rows else (rows, split.parts, walk.inner)
     local = (1,) * len(grid) if plain else (group,)
-    return Walk(text, types, grid, local, (*constants, *split), partial if more else None)
+    return Walk(text, grid, local, sizes, partial if more else None)
 
 
 def source_of(chain: Chain, op: str, tensors: Sequence[Tensor], axes: Shape, dtypes: Sequence[DType], of: DType) -> str:

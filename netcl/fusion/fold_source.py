@@ -35,8 +35,8 @@ class Text(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
-    """The program, and the types of its kernel's arguments."""
+def source(chain: Chain, text: Text) -> str:
+    """The program."""
     form = text.form
     element, width = element_of(form.compute), form.width
     names = [*form.operands]
@@ -70,11 +70,9 @@ def source(chain: Chain, text: Text) -> tuple[str, tuple[DType | None, ...]]:
     head = dialect.preamble(frozenset(words), element, width, form.plain, form.doubles) + vector_types(form)
     if "double" in {element, *stored.values(), *(C_NAME[x.dtype] for x in form.operands.values())}:
         head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + head
-    scalar = np.dtype(np.uint8) if form.compute == BOOL else form.compute
-    types = [None] * len(pointers) + [INT64 if form.wide else INT32] * len(index) + [scalar] * len(scalars)
     body = sources.text("reduce.cl").replace("NAME", name_of(chain, text.fold))
     macros = "\n".join(lines) + "\n"
-    return memory_of(macros) + head + macros + body, tuple(types)
+    return memory_of(macros) + head + macros + body
 
 
 def _combine(fold: str) -> list[str]:
@@ -141,7 +139,7 @@ def _initial(op: str, compute: DType, element: str) -> str:
 
 
 def _decode(rank: int, names: Sequence[str], kind: str, row: str, base: str, target: str) -> str:
-    """C text that decodes `row` into `rank` indices and gives each operand's place `<target><name>` from `<base><name>`."""
+    """C text that decodes `row` into `rank` indices and gives each place `<target><name>` from `<base><name>`."""
     lines = []
     if rank > 1:
         lines.append(f"I {kind}_q = {row};")

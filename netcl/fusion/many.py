@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netcl.core.backend.opencl import Kernel, launch
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, FLOAT64, INT32, DType, compute_dtype
+from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.kernels import dialect
 from netcl.core.live import unrecorded
+from netcl.core.protocols import Launch
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.fusion.render import memory_of, turns
 from netcl.kernels.grid import width_of
+from netcl.kernels.program import program
 from netcl.kernels.sources import NARROW
-from netcl.runtime.cache import get_kernel
 
 SLOTS = (1, 2, 4, 8, 16, 32, 48)  # tensors per launch: few programs, and 48 fit the 1024 bytes of arguments PoCL takes
 CHUNK = {True: 8192, False: 4096}  # elements per chunk on CPU devices, on others
@@ -233,8 +233,8 @@ def _folds(body: Body, form: Form) -> list[str]:
 
 
 @lru_cache(maxsize=512)
-def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
-    """The program of `body`, with one kernel called netcl_<name>, and the types of its arguments."""
+def render(body: Body, form: Form) -> str:
+    """The program of `body`, with one kernel called netcl_<name>."""
     storage, element, width = C_NAME[form.storage], form.element, form.width
     parameters = [
         f"__global {'' if r == 'p' and body.writes else 'const '}{storage}* {r}{k}"
@@ -244,7 +244,6 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
     parameters += [f"__global {element}* flat_{s}" for s in body.states] + ["__global const long* table"]
     parameters += ["__global const float* gates"] * body.gated + [f"__global const {element}* units"] * body.unit
     parameters += [f"__global {element}* partial"] * bool(body.combine)
-    count = len(parameters)
     parameters += ["int base"] * bool(body.combine) + [f"{element} a_{k}" for k in body.scalars]
     lines = ["size_t chunk = get_global_id(0);" if form.plain else "size_t chunk = get_group_id(0);",
              f"__global const long* row = table + chunk * {FIELDS};", "long n = row[4];"]  # fmt: skip
@@ -271,21 +270,48 @@ def render(body: Body, form: Form) -> tuple[str, tuple[DType | None, ...]]:
     head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" * (form.storage == FLOAT64) + head
     head += f"#define LANES ((T)({', '.join(map(str, range(width)))}))\n{memory_of(helpers)}{helpers}"
     text = f"{head}__kernel void netcl_{body.name}({', '.join(parameters)}) {{\n" + "".join(f"    {x}\n" for x in lines)
-    scalar = compute_dtype(form.storage)
-    return text + "}\n", (*[None] * count, *[INT32] * bool(body.combine), *[scalar] * len(body.scalars))
+    return text + "}\n"
 
 
 # -- launching ---------------------------------------------------------------------------------------------------------
 
 
-def kernel_for(queue: Any, body: Body, dtype: DType, count: int, aligned: bool) -> tuple[Kernel, int, int]:
-    """The kernel of `body` for `count` tensors, how many it names, and the work-items of its groups."""
-    profile = profile_of(queue)
+class Planned(NamedTuple):
+    """A body's launch over tensors of certain sizes, which takes the memory of `slots` tensors; None for no chunks."""
+
+    launch: Launch[None] | None
+    slots: int
+    chunks: int
+
+
+def plan_of(body: Body, arrays: Sequence[Sequence[Tensor]], starts: tuple[int, ...] = ()) -> Planned:
+    """The launch of `body` over contiguous tensors (see `run`), made on first use and kept with the queue."""
+    first, last = arrays[0], arrays[-1]
+    queue, dtype = first[0].queue, first[0].dtype
+    sizes = tuple([t.size for t in first])
+    offsets = tuple([(p.offset, g.offset) for p, g in zip(first, last, strict=True)])
+    plans = queue.netcl_state.plans
+    key = (body, dtype, sizes, offsets, starts)
+    found = plans.get(key)
+    if found is None:
+        found = plans[key] = _plan(queue, body, dtype, sizes, offsets, starts)
+    return found  # type: ignore[no-any-return]
+
+
+def _plan(
+    queue: Any, body: Body, dtype: DType, sizes: tuple[int, ...], offsets: tuple[tuple[int, int], ...],
+    starts: tuple[int, ...],
+) -> Planned:  # fmt: skip
+    rows, chunks = table(queue, sizes, offsets, starts or (0,) * len(sizes))
+    if not chunks:
+        return Planned(None, 0, 0)
+    slots, profile = next(n for n in SLOTS if n >= len(sizes)), profile_of(queue)
     plain = profile.kind == "cpu"
     group = 1 if plain else profile.group(GROUP)
-    form = Form(dtype, next(n for n in SLOTS if n >= count), plain, profile.vector, aligned and not plain, group)
-    source, types = render(body, form)
-    return get_kernel(queue, source, f"netcl_{body.name}", types, OPTIONS), form.slots, form.group
+    aligned = not plain and all(p % 4 == 0 and g % 4 == 0 for p, g in offsets)
+    source = render(body, Form(dtype, slots, plain, profile.vector, aligned, group))
+    kernel = program(queue, source, f"netcl_{body.name}", OPTIONS)
+    return Planned(kernel.bind((chunks * group,), (group,), table=rows.buffer), slots, chunks)
 
 
 def run(
@@ -295,39 +321,22 @@ def run(
     extra: Sequence[Any] = (),
     flats: Sequence[Tensor] = (),
     scalars: Sequence[Any] = (),
-) -> int:
-    """Launch `body` over contiguous tensors, `arrays` holding those of each name it reads; the number of chunks.
+) -> None:
+    """Launch `body` over contiguous tensors, `arrays` holding those of each name it reads.
 
     `starts` says where each tensor's states begin in `flats`; `extra` are the arguments between table and scalars.
     """
-    first, last = arrays[0], arrays[-1]
-    queue = first[0].queue
-    sizes = tuple([t.size for t in first])
-    offsets = tuple([(p.offset, g.offset) for p, g in zip(first, last, strict=True)])
-    rows = table(queue, sizes, offsets, starts or (0,) * len(sizes))
-    if not rows.chunks:
-        return 0
-    aligned = all(p % 4 == 0 and g % 4 == 0 for p, g in offsets)
-    kernel, named, group = kernel_for(queue, body, first[0].dtype, len(sizes), aligned)
-    buffers = [b for ts in arrays for b in _filled([t.buffer for t in ts], named)]
-    launch(kernel, queue, (rows.chunks * group,), (group,), *buffers, *[f.buffer for f in flats], rows.rows.buffer,
-           *extra, *scalars)  # fmt: skip
-    return rows.chunks
-
-
-def _filled(buffers: list[Any], named: int) -> list[Any]:
-    """`buffers` with the last one repeated for the arguments that no chunk refers to."""
-    return buffers + [buffers[-1]] * (named - len(buffers))
+    launch, slots, _ = plan_of(body, arrays, starts)
+    if launch is not None:  # arguments that no chunk refers to repeat the last tensor
+        memory = [t.buffer for ts in arrays for t in (*ts, *[ts[-1]] * (slots - len(ts)))]
+        launch(*memory, *[f.buffer for f in flats], *extra, *scalars)
 
 
 def partials(tensors: Sequence[Tensor], body: Body, *scalars: float, unit: Tensor | None = None) -> Tensor:
     """The folded variables of `body` over each chunk of the tensors: (chunks, variables), or (chunks,) of one."""
     queue, compute, many = tensors[0].queue, compute_dtype(tensors[0].dtype), len(body.totals)
     groups = [[tensors[i] for i in members] for members in batches(tensors)]
-    counts = [
-        table(queue, tuple(t.size for t in g), tuple((t.offset, t.offset) for t in g), (0,) * len(g)).chunks
-        for g in groups
-    ]
+    counts = [plan_of(body, [group]).chunks for group in groups]
     out = allocate(queue, (sum(counts), many) if many > 1 else (sum(counts),), compute)
     units = () if unit is None else (unit.buffer,)
     base = 0

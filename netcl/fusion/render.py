@@ -328,14 +328,6 @@ def kernel(chain: Chain, form: Form, geometry: Sequence[str], body: Sequence[str
     return f"{memory_of(text)}{head(chain, form)}__kernel {size}void {chain.name}(\n    {arguments}\n) {{\n{text}}}\n"
 
 
-def count_arguments(form: Form, geometry: int) -> int:
-    """How many index arguments `kernel` declares."""
-    operands = form.operands.values()
-    walked = sum(x.access != "row" for x in operands)
-    strided = sum(x.access in STEPPED for x in operands)
-    return len(operands) + walked * form.rank + strided + max(form.rank - 1, 0) + 2 + geometry
-
-
 def tab(lines: Sequence[str]) -> list[str]:
     """One level further in."""
     return ["    " + line for line in lines]
@@ -343,18 +335,16 @@ def tab(lines: Sequence[str]) -> list[str]:
 
 # -- maps --------------------------------------------------------------------------------------------------------------
 
-MAP_CPU, MAP_GPU = ("step", "chunk"), ()
-
 
 def render(chain: Chain, form: Form) -> str:
     """The program of a map: each input read once, each output written once."""
     full, part = _block(chain, form, True), _block(chain, form, False)
     index = broadcast_index_lines(form.rank, [*form.operands])
     if form.plain:
-        return kernel(chain, form, MAP_CPU, _cpu_loop(index, full, part, form))
+        return kernel(chain, form, ("step", "chunk"), _cpu_loop(index, full, part, form))
     if any(x.access == "turned" for x in form.inputs):
-        return kernel(chain, form, MAP_GPU, _gpu_block(index, chain, part, form))
-    return kernel(chain, form, MAP_GPU, _gpu_item(index, full, part, form))
+        return kernel(chain, form, (), _gpu_block(index, chain, part, form))
+    return kernel(chain, form, (), _gpu_item(index, full, part, form))
 
 
 def _block(chain: Chain, form: Form, full: bool, turned: bool = False) -> list[str]:

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.backend.prepared import prepare
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import FLOAT32, DType
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.broadcast import broadcast_index_lines, collapse
-from netcl.fusion.chain import CHUNK, FAR, OPTIONS, START, Plan, access_of, argument_types, is_aligned, reach, title
+from netcl.fusion.chain import CHUNK, FAR, OPTIONS, START, access_of, is_aligned, reach, title
 from netcl.fusion.render import (
     COUNT,
     REDUCTIONS,
@@ -42,8 +42,8 @@ from netcl.fusion.render import (
     vector_load,
     vector_store,
 )
+from netcl.kernels.program import program
 from netcl.kernels.streaming import is_streamed
-from netcl.runtime.cache import get_kernel
 
 KEEP_CPU = (128, 1024)  # vectors of a row that a CPU work-item may hand on
 KEEP_GPU = (1, 2, 4, 8)
@@ -73,12 +73,13 @@ def run_rows(
     found = plans.get(key)
     if found is None:
         found = plans[key] = _plan(chain, compute, dtypes, tensors, queue)
-    plan, copies = found
+    launch, copies = found
     if copies:
         tensors = [
             t if shape is None else t.expand(shape).contiguous() for t, shape in zip(tensors, copies, strict=True)
         ]
-    return plan.run(*tensors, *scalars)
+    made = launch(*tensors, *scalars)
+    return made if type(made) is tuple else (made,)
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -128,24 +129,25 @@ def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequ
 
 def _plan(
     chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], queue: Any
-) -> tuple[Plan, tuple[Shape | None, ...]]:
+) -> tuple[Launch[Any], tuple[Shape | None, ...]]:
     """The launch, and the shapes to copy inputs in."""
     form, shape, lengths, outer, inner, copies = _walk(chain, compute, dtypes, tensors, queue)
-    source, types = _source(chain, form)
     rows, cols = layout.size_of(lengths), layout.size_of(shape[-chain.axes :])
     step = max(1, min(CHUNK // cols, -(-rows // (4 * profile_of(queue).compute_units))))
-    constants = [s for steps in outer for s in steps]
-    constants += [s for s, x in zip(inner, form.inputs) if x.access == "strided"]
-    constants += [*lengths[1:], rows, cols, *([step] if form.plain else [])]
+    walked = [name for name, x in form.operands.items() if x.access != "row"]
+    sizes = {"rows": rows, "cols": cols, **{f"d{a}": lengths[a] for a in range(1, form.rank)}}
+    sizes |= {f"t_{s}_{a}": step for s, steps in zip(walked, outer, strict=True) for a, step in enumerate(steps)}
+    sizes |= {f"i_in_{k}": inner[k] for k, x in enumerate(form.inputs) if x.access == "strided"}
+    sizes |= {"step": step} if form.plain else {}
     grid, local = ((-(-rows // step),), (1,)) if form.plain else ((rows * form.group,), (form.group,))
-    shapes = tuple(_output_shape(kind, shape, chain.axes) for kind in chain.kinds)
-    kernel = get_kernel(queue, source, chain.name, types, OPTIONS)
-    return Plan(kernel, prepare(kernel, queue, grid, local, constants, len(tensors), shapes, dtypes)), copies
+    kinds = zip(chain.kinds, dtypes, strict=True)
+    new = {f"out_{k}": (_output_shape(kind, shape, chain.axes), t) for k, (kind, t) in enumerate(kinds)}
+    return program(queue, _source(chain, form), chain.name, OPTIONS).bind(grid, local, new, **sizes), copies
 
 
 def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
     """The text of the kernel that `run_rows` would launch."""
-    return _source(chain, _walk(chain, compute, dtypes, tensors, queue).form)[0]
+    return _source(chain, _walk(chain, compute, dtypes, tensors, queue).form)
 
 
 def _is_one_walk(t: Tensor, shape: Shape, k: int) -> bool:
@@ -178,14 +180,8 @@ def _sharing(cols: int, width: int, profile: DeviceProfile) -> tuple[int, int]:
     return group, next((k for k in KEEP_GPU if each <= k), 0)
 
 
-@lru_cache(maxsize=1024)
-def _source(chain: Chain, form: Form) -> tuple[str, tuple[DType | None, ...]]:
-    return render_rows(chain, form), argument_types(chain, form, len(_GEOMETRY[form.plain]))
-
-
 # -- the program -------------------------------------------------------------------------------------------------------
 
-_GEOMETRY: dict[bool, tuple[str, ...]] = {True: ("step",), False: ()}
 _TREE = """#define TREE(F, v) { v = F(v, v.s2301); v = F(v, v.s1032); tree[lid] = v.s0; \\
     for (int w = WG / 2; w > 0; w /= 2) { barrier(CLK_LOCAL_MEM_FENCE); \\
         if (lid < w) { T o = F((T)(tree[lid]), (T)(tree[lid + w])); tree[lid] = o.s0; } } \\
@@ -193,7 +189,8 @@ _TREE = """#define TREE(F, v) { v = F(v, v.s2301); v = F(v, v.s1032); tree[lid] 
 """
 
 
-def render_rows(chain: Chain, form: Form) -> str:
+@lru_cache(maxsize=1024)
+def _source(chain: Chain, form: Form) -> str:
     """The program of a chain with row reductions."""
     chain = _divide_once(chain, form)
     passes = _Passes(chain, form)
@@ -206,7 +203,7 @@ def render_rows(chain: Chain, form: Form) -> str:
     body = [*index, *passes.lines()]
     if form.plain:
         rows = ["I r = (I)get_global_id(0) * step;", "const I end = r + step < rows ? r + step : rows;"]
-        return kernel(chain, form, _GEOMETRY[True], [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
+        return kernel(chain, form, ("step",), [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
     group = [f"__local {form.element} tree[WG];", "const int lid = get_local_id(0);", "const I r = get_group_id(0);"]
     return f"#define WG {form.group}\n" + _TREE + kernel(chain, form, (), [*fixed, *group, *body], form.group)
 
@@ -300,7 +297,9 @@ class _Passes:
         """The body for one row."""
         form, chain = self.form, self.chain
         text = [
-            f"T {v} = {vector_load(form, x, f'in_{k}', True)};" for v, (k, x) in self.inputs.items() if v in self.uniform
+            f"T {v} = {vector_load(form, x, f'in_{k}', True)};"
+            for v, (k, x) in self.inputs.items()
+            if v in self.uniform
         ]
         handed: set[str] = set()
         for p in range(len(self.cones)):
@@ -392,7 +391,9 @@ class _Passes:
             value = value if full else f"where(LANES < (M)(count), {value}, {self._start(function)})"
             text.append(f"acc{u}_{out} = {combine}(acc{u}_{out}, {value});")
         for k in self.stores(p):
-            text += vector_store(form, form.outputs[k], f"out_{k}", c_argument(self.chain.outputs[k], form.element), full)
+            text += vector_store(
+                form, form.outputs[k], f"out_{k}", c_argument(self.chain.outputs[k], form.element), full
+            )
         return text
 
 

@@ -33,12 +33,12 @@ from netcl.core.kernels.primitives import TABLE, Primitive
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.fusion.chain import START, Chain, Plan, plan_of, run
+from netcl.fusion.chain import START, Chain, plan_of, run
 from netcl.ops import promotion
 
 Scalar = int | float | bool | np.number | np.bool_
 Operand = Tensor | Scalar
-Ready = tuple[Plan, Callable[[Any], Any]]  # and what makes its numbers
+Ready = tuple[Callable[..., Tensor], Callable[[Any], Any]]  # a launch, and what makes its numbers
 
 
 def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Scalar) -> Tensor:
@@ -66,12 +66,12 @@ def apply(name: str, *operands: Operand, out: Tensor | None = None, **attrs: Sca
         numbers += given
     found: Ready | None = queue.netcl_state.plans.get(tuple(key))
     if found is not None:
-        plan, number = found
+        launch, number = found
         try:
             values = [number(x) for x in numbers]
         except OverflowError:  # this number does not fit
             return _resolved(name, operands, attrs, None)[0]
-        return plan.run(*tensors, *values)[0]
+        return launch(*tensors, *values)
     result, ready = _resolved(name, operands, attrs, None)
     if ready is not None:
         queue.netcl_state.plans[tuple(key)] = ready
@@ -285,7 +285,7 @@ def _unary(name: str) -> Callable[..., Tensor]:
             key = (name, a.shape, a.strides, a.dtype, a.offset & START)
             found: Ready | None = a.queue.netcl_state.plans.get(key)
             if found is not None:
-                return found[0].run(a)[0]
+                return found[0](a)
         return apply(name, a)
 
     return _document(op, name)
@@ -301,7 +301,7 @@ def _binary(name: str) -> Callable[..., Tensor]:
             key = (name, a.shape, a.strides, a.dtype, a.offset & START, b.shape, b.strides, b.dtype, b.offset & START)
             found: Ready | None = a.queue.netcl_state.plans.get(key)
             if found is not None:
-                return found[0].run(a, b)[0]
+                return found[0](a, b)
         return apply(name, a, b)
 
     return _document(op, name)

@@ -109,8 +109,10 @@ def view(queue, start, step=4):
 
 
 def test_maps_of_far_views_take_long_positions(posing):
-    plans = [chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [view(posing, start)]) for start in STARTS]
-    assert [INT64 in p.kernel.types for p in plans] == [False] * 4 + [True] * 2
+    views = [[view(posing, start)] for start in STARTS]
+    plans = [chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), x) for x in views]
+    kernels = [chain.kernel_of(posing, COPY, FLOAT32, (FLOAT32,), x) for x in views]
+    assert [INT64 in k.types for k in kernels] == [False] * 4 + [True] * 2
     assert plans[0] is plans[1] is plans[2]
     assert plans[4] is plans[5]
 
@@ -121,14 +123,15 @@ def test_a_plan_reaches_from_wherever_its_views_start(posing, step):
     x, later = view(posing, 0, step), view(posing, (1 << 28) - 8, step)
     plan = chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [x])
     assert plan is chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [later])
-    assert INT64 in plan.kernel.types or chain.reach(later) < 1 << 31
+    kernel = chain.kernel_of(posing, COPY, FLOAT32, (FLOAT32,), [x])
+    assert INT64 in kernel.types or chain.reach(later) < 1 << 31
     assert rows._walk(ROW_SUMS, FLOAT32, (FLOAT32,), [x], posing).form.wide or chain.reach(later) < 1 << 31
 
 
 def test_far_views_are_planned_anew(posing, monkeypatch):
     made = []
-    monkeypatch.setattr(rows, "_plan", lambda *a: made.append(a) or (chain.Plan(None, lambda *t: t), ()))
-    monkeypatch.setattr(fold, "_plan", lambda *a: made.append(a) or fold.Plan((lambda *t: t,), (8,), 0.0))
+    monkeypatch.setattr(rows, "_plan", lambda *a: made.append(a) or ((lambda t: t), ()))
+    monkeypatch.setattr(fold, "_plan", lambda *a: made.append(a) or fold.Stages((lambda t: t,), (8,), 0.0))
     for start in STARTS:
         rows.run_rows(ROW_SUMS, FLOAT32, (FLOAT32,), [view(posing, start)])
     assert len(made) == 3

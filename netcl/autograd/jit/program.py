@@ -23,6 +23,7 @@ from netcl.core.callers import call_site
 from netcl.core.dtypes import DType
 from netcl.core.errors import NetclError
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import plan_of
@@ -63,7 +64,7 @@ Call = FusedCall | EagerCall
 class OneLaunch(NamedTuple):
     """A program's only launch, for tensors of one layout."""
 
-    run: Callable[..., tuple[Tensor, ...]]
+    run: Launch[Tensor]
     numbers: tuple[Any, ...]
     name: str
 
@@ -140,8 +141,8 @@ class Program:
         plain = not (step.axes or step.fold or any(type(n) is Scalar for n in step.numbers))
         if not plain or call.inputs != places or call.outputs != (self.result.place,) or isinstance(queue, CPUQueue):
             return None
-        plan = plan_of(queue, step.chain, step.compute, step.dtypes, tensors)
-        return OneLaunch(plan.run, step.numbers, step.name)
+        launch = plan_of(queue, step.chain, step.compute, step.dtypes, tensors)
+        return OneLaunch(launch, step.numbers, step.name)
 
 
 def _wants_gradient(nodes: Sequence[Node]) -> bool:

@@ -21,7 +21,7 @@ from netcl.core.layout import Shape
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
-from netcl.fusion.chain import OPTIONS, Chain, plan_of, run
+from netcl.fusion.chain import OPTIONS, Chain, kernel_of, run
 from netcl.kernels import sources
 from netcl.kernels.program import program
 from netcl.ops.elementwise import contiguous
@@ -78,9 +78,8 @@ class FusedDetectionLossPlan:
         self._reduce = reduce.bind((group,), (group,), {"loss": ((1,), FLOAT32)}, parts=parts)
         like = Tensor(None, shape, layout.contiguous_strides(shape), 0, FLOAT32, queue)
         one = Tensor(None, (1,), (1,), 0, FLOAT32, queue)
-        backward = plan_of(queue, _backward_chain((0,)), FLOAT32, (FLOAT32,), (one, *(like,) * 4))
         self.partial_kernel, self.reduce_kernel = partial.kernel, reduce.kernel
-        self.backward_kernel = backward.kernel
+        self.backward_kernel = kernel_of(queue, _backward_chain((0,)), FLOAT32, (FLOAT32,), (one, *(like,) * 4))
 
     def forward(self, tensors: Sequence[Tensor], scale: float) -> Tensor:
         """scale * the sum of the loss: shape (1,)."""
