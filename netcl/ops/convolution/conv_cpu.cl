@@ -3,7 +3,7 @@
 //   forward    Y (M, Q) = W (M, K) X (K, Q)     M output channels of a group, Q = N * Ho * Wo output pixels in one row,
 //   weights    dW (K, M) = X (K, Q) G (Q, M)    K = C * KH * KW taps.
 //
-// The input gradient is the forward kernel over G with turned weights, one launch per residue of the pixel modulo stride.
+// The input gradient is the forward kernel over G with transposed filters, one launch per residue of the pixel modulo stride.
 // Launch: local = (1, 1, 1); see each kernel.
 
 // Whether a vector of pixels, `count` of which exist, lies at `at` as it is; rows of a strided y never do.
@@ -160,7 +160,7 @@ __kernel void conv_weights_sum(__global S* dW, __global const E* part, long odW,
         }
 #define SUMMED(i) sums[i]
 #define TO_ROW(i, v) SET8(dW + i * K + k, v)
-        TURN8(SUMMED, TO_ROW)
+        TRANSPOSE8(SUMMED, TO_ROW)
     }
 #endif
     for (; k < K; k++)

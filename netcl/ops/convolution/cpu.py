@@ -25,7 +25,7 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
     if depthwise_cpu.fits(g, queue):
         return depthwise_cpu.forward(y, x, w, bias, g, activation)
     if winograd_cpu.fits(g, x.dtype, queue) and winograd_cpu.pays(g, queue):
-        return winograd_cpu.forward(y, y.strides, 0, x, w, bias, g, activation)
+        return winograd_cpu.forward(y, x, w, bias, g, activation)
     key = ("conv_cpu", g, x.strides, y.strides, x.dtype, bias is None, activation)
     launch, partial = remember(
         queue, key, lambda: _plan(queue, g, x.strides, y.strides, x.dtype, bias is not None, activation)

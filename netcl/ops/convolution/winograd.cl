@@ -1,13 +1,14 @@
-// winograd.cl: F(4x4, 3x3), 4x4 outputs of a 3x3 filter with 36 products instead of 144, on every device: the transforms
-// along one axis. T is the type of values (vectors of channels on CPU devices, numbers on GPUs), E their elements' type.
+// winograd.cl: F(4x4, 3x3), 4x4 outputs of a 3x3 filter with 36 products instead of 144, on every device: the
+// transforms along one axis. T is the type of values (vectors of channels on CPU devices, numbers on GPUs), E that of
+// their elements.
 //
 //   forward   Y = A^T [F . V] A             F = G w G^T    filters
 //   weights   dW = G^T [sum of Z . V] G     V = B^T d B    6x6 patches d of the input, at every fourth pixel
 //                                           Z = A g A^T    4x4 tiles g of the output's gradient
 //
 // The points of evaluation are 0, 3/4, -3/4, 3/2, -3/2 and infinity: rounding grows by two to three against the direct
-// sum, half of what 0, 1, -1, 2, -2 give. All sums of a tile round as its largest value does, and an infinity makes all of
-// them NaN, so tiles with values beyond a limit are computed directly: winograd.py explains which and how exactly.
+// sum, half of what 0, 1, -1, 2, -2 give. All sums of a tile round as its largest value does, and an infinity makes all
+// of them NaN, so tiles with values beyond a limit are computed directly: winograd.py explains which and how exactly.
 // Sources: Lavin and Gray 2015, arXiv:1509.09308; for points, Barabasz et al. 2020, arXiv:1803.10986.
 
 #define POINTS 36
@@ -80,13 +81,15 @@
         PUT(2, (NA * A2) * sa + ((NB * B2) * sb + m5));                     \
     }
 
-// Bits of |x| at the i-th of SAMPLES places of a tensor of N x C x H x W at s, spread evenly over it.
+// Bits of |x| at the i-th of SAMPLES indices of a tensor of N x C x H x W at s, spread evenly over it.
 // Source of the steps: Roberts 2018, "The unreasonable effectiveness of quasirandom sequences".
-static inline int sample(__global const S* s, uint i, uint N, uint C, uint H, uint W, long sn, long sc, long sh, long sw) {
+static inline int sample(__global const S* s, uint i, uint N, uint C, uint H, uint W, long sn, long sc, long sh,
+                         long sw) {
     const long n = ((ulong)(uint)(i * 0xDB4F0B91u) * N) >> 32, c = ((ulong)(uint)(i * 0xBBE05633u) * C) >> 32;
     const long h = ((ulong)(uint)(i * 0xA0F2EC75u) * H) >> 32, w = ((ulong)(uint)(i * 0x89E18285u) * W) >> 32;
     return PEAK((E)LOAD(s, n * sn + c * sc + h * sh + w * sw));
 }
 
-// Bits of the limit of a tensor's tiles where more samples than are RARE have exponent e (biased) or more, but not e + 1.
+// Bits of the limit of a tensor's tiles where more samples than are RARE have exponent e (biased) or more,
+// but not e + 1.
 #define LIMIT(e) ((e) == 0 ? 0 : (e) + SPREAD >= LARGEST >> 23 ? LARGEST - 1 : ((e) + SPREAD) * (1 << 23))

@@ -1,15 +1,16 @@
 // winograd_cpu.cl: 3x3 convolutions of stride 1 on CPU devices by F(4x4, 3x3). Follows panel_cpu.cl and winograd.cl.
 //
-// Each of the 36 points of . is a matrix product over channels, or over tiles. Vectors hold channels: a band of the image,
-// one row of tiles high, is turned so that channels lie next to each other, and only then transformed. So images of any
-// width, padding and ragged edges cost the same, and the products read V and Z where the transforms left them.
+// Each of the 36 points of . is a matrix product over channels, or over tiles. Vectors hold channels: a band of the
+// image, one row of tiles high, is transposed so that channels lie next to each other, and only then transformed. So
+// images of any width, padding and ragged edges cost the same, and products read V and Z where transforms left them.
 
 #define ALONG 16                        // tiles of a band at most
 #define RARELY static
 #define PITCH (4 * ALONG + 2 + 7)       // pixels of a row of a band; a vector may reach 7 beyond it
 #define LDV (CB + 16)                   // elements between tiles of V
 #define LDZ (OB + 16)
-#define APART(rows, ld) ((rows) * (ld) + 16)    // elements between points: an odd number of lines, so that no sets collide
+// Elements between points: an odd number of lines, so that no sets collide
+#define APART(rows, ld) ((rows) * (ld) + 16)
 
 // Sizes; K = 36 C counts products, Q tiles, Ty x Tx of an image; strides in elements; `each` tiles per work-item.
 typedef struct {
@@ -44,22 +45,23 @@ INLINE void clear_peaks(__local int* peaks, int y, int x, int high, int wide, in
     }
 }
 
-// turn_block, and peaks that grow by the block; lanes where `beyond` is -1 have none.
-INLINE void turn_peaks(__local E* d, __global const S* s, long sc, __local int* peaks, int8 beyond) {
+// transpose_block, and peaks that grow by the block; lanes where `beyond` is -1 have none.
+INLINE void transpose_peaks(__local E* d, __global const S* s, long sc, __local int* peaks, int8 beyond) {
     V8 v;
     int8 most = BITS(peaks), bits;
 #define FROM_IMAGE(c) (v = GET8(s + c * sc), bits = as_int8(v) & INT_MAX | beyond, most = LARGER(most, bits), v)
 #define TO_BAND(k, v) LOC8(d + k * VW) = v
-    TURN8(FROM_IMAGE, TO_BAND)
+    TRANSPOSE8(FROM_IMAGE, TO_BAND)
     BITS(peaks) = most;
 }
 
-// Rows y .. y + high - 1 and columns x .. x + wide - 1 of VW channels of an image at s, turned: pixels outside of it, and
-// channels from `left` on, are 0. `room` is how many elements from s on may be read. Peaks grow by these channels.
-INLINE void load_band(__local E* band, __local int* peaks, __global const S* s, int y, int x, int high, int wide, int left,
-                      int H, int W, long sc, long sh, long room) {
+// Rows y .. y + high - 1 and columns x .. x + wide - 1 of VW channels of an image at s, transposed: pixels outside of
+// it, and channels from `left` on, are 0. `room` is how many elements from s on may be read. Peaks grow by these.
+INLINE void load_band(__local E* band, __local int* peaks, __global const S* s, int y, int x, int high, int wide,
+                      int left, int H, int W, long sc, long sh, long room) {
     int j0 = min(max(0, -x), wide), j1 = max(j0, min(wide, W - x));
-    for (int c = 0; c < VW; c += 8) {  // the rows of a channel follow each other in memory, which the hardware fetches ahead
+    // The rows of a channel follow each other in memory, so that the hardware fetches them ahead.
+    for (int c = 0; c < VW; c += 8) {
         int channels = max(0, min(8, left - c));
         for (int r = max(0, -y); r < min(high, H - y); r++) {
             long first = (y + r) * sh + x;
@@ -69,8 +71,8 @@ INLINE void load_band(__local E* band, __local int* peaks, __global const S* s, 
             if (channels == 8)
                 for (; j < j1 && first + j + (c + 7) * sc + 8 <= room; j += 8) {
                     __global const S* from = s + first + j + c * sc;
-                    if (j + 8 <= j1) turn_peaks(to + j * VW, from, sc, most + j, 0);
-                    else turn_peaks(to + j * VW, from, sc, most + j, LANES >= j1 - j);
+                    if (j + 8 <= j1) transpose_peaks(to + j * VW, from, sc, most + j, 0);
+                    else transpose_peaks(to + j * VW, from, sc, most + j, LANES >= j1 - j);
                 }
             for (; j < j1; j++)
                 for (int k = 0; k < 8; k++) {
@@ -112,17 +114,18 @@ INLINE void transform_tile(__local E* to, long apart, __local const E* s) {
     for (int y = 0; y < 6; y++) TILE_AXIS(POINT, r[y][0], r[y][1], r[y][2], r[y][3])
 }
 
-// Kept peaks: of a tile's patch over all channels, PATCH numbers: 6 rows of 8, of which 6 or fewer count.
+// Saved peaks: of a tile's patch over all channels, PATCH numbers: 6 rows of 8, of which 6 or fewer count.
 #define PATCH 48
-INLINE void keep(__local int* kept, __local const int* peaks, int rows) {
-    for (int i = 0; i < rows; i++, kept += 8, peaks += PITCH) BITS(kept) = LARGER(BITS(kept), BITS(peaks));
+INLINE void save_peaks(__local int* saved, __local const int* peaks, int rows) {
+    for (int i = 0; i < rows; i++, saved += 8, peaks += PITCH) BITS(saved) = LARGER(BITS(saved), BITS(peaks));
 }
 
-// Bits of the largest of rows x columns pixels where one of these in the image is less by more than SPREAD bits, else -1.
-INLINE int contrast(__local const int* kept, int rows, int columns) {
+// Bits of the largest of rows x columns pixels where one of these in the image is less by more than SPREAD bits,
+// else -1.
+INLINE int contrast(__local const int* saved, int rows, int columns) {
     int8 most = -1, least = LARGEST;
     for (int i = 0; i < rows; i++) {
-        int8 v = LANES < columns ? BITS(kept + 8 * i) : -1;
+        int8 v = LANES < columns ? BITS(saved + 8 * i) : -1;
         most = LARGER(most, v);
         v = v < 0 ? LARGEST : v;
         least = min(least, v);
@@ -134,7 +137,8 @@ INLINE int contrast(__local const int* kept, int rows, int columns) {
 }
 
 // Bits of the limit of tiles of a whole tensor, which is found where *limit is less than 0.
-RARELY int find_limit(int* limit, __global const S* s, long N, long C, long H, long W, long sn, long sc, long sh, long sw) {
+RARELY int find_limit(int* limit, __global const S* s, long N, long C, long H, long W, long sn, long sc, long sh,
+                      long sw) {
     if (*limit < 0) {
         int counts[256], e = 256, above = 0;
         for (int i = 0; i < 256; i++) counts[i] = 0;
@@ -145,24 +149,25 @@ RARELY int find_limit(int* limit, __global const S* s, long N, long C, long H, l
     return *limit;
 }
 
-// V of tiles q0 .. q1 - 1 and channels c0 .. c1 - 1, and Z likewise: T tiles x ld elements for each point. Kept peaks grow
-// by these channels.
-#define TRANSFORM(name, function, extra, OFF_Y, OFF_X)                                                                        \
-    INLINE void name(__local E* V, int ld, __local E* band, __local int* peaks, __local int* kept, __global const S* X,       \
-                     long q0, long q1, int c0, int c1, int H, int W, long sn, long sc, long sh, long span, const Tiles* D) {  \
-        for (long q = q0; q < q1;) {                                                                                          \
-            Run run = find_run(q, q1, D);                                                                                     \
-            int y = 4 * run.y - OFF_Y, x = 4 * run.x - OFF_X, high = 4 + extra, wide = 4 * run.count + extra;                 \
-            clear_peaks(peaks, y, x, high, wide, H, W);                                                                       \
-            for (int c = c0; c < c1; c += VW) {                                                                               \
-                long at = run.n * sn + c * sc;                                                                                \
-                load_band(band, peaks, X + at, y, x, high, wide, c1 - c, H, W, sc, sh, span - at);                            \
-                for (int t = 0; t < run.count; t++)                                                                           \
-                    function(V + (q - q0 + t) * ld + (c - c0), APART(TB, ld), band + 4 * t * VW);                             \
-            }                                                                                                                 \
-            for (int t = 0; t < run.count; t++) keep(kept + (q - q0 + t) * PATCH, peaks + 4 * t, high);                       \
-            q += run.count;                                                                                                   \
-        }                                                                                                                     \
+// V of tiles q0 .. q1 - 1 and channels c0 .. c1 - 1, and Z likewise: T tiles x ld elements for each point. Saved peaks
+// grow by these channels.
+#define TRANSFORM(name, function, extra, OFF_Y, OFF_X) \
+    INLINE void name(__local E* V, int ld, __local E* band, __local int* peaks, __local int* saved, \
+                     __global const S* X, long q0, long q1, int c0, int c1, int H, int W, long sn, long sc, \
+                     long sh, long span, const Tiles* D) { \
+        for (long q = q0; q < q1;) { \
+            Run run = find_run(q, q1, D); \
+            int y = 4 * run.y - OFF_Y, x = 4 * run.x - OFF_X, high = 4 + extra, wide = 4 * run.count + extra; \
+            clear_peaks(peaks, y, x, high, wide, H, W); \
+            for (int c = c0; c < c1; c += VW) { \
+                long at = run.n * sn + c * sc; \
+                load_band(band, peaks, X + at, y, x, high, wide, c1 - c, H, W, sc, sh, span - at); \
+                for (int t = 0; t < run.count; t++) \
+                    function(V + (q - q0 + t) * ld + (c - c0), APART(TB, ld), band + 4 * t * VW); \
+            } \
+            for (int t = 0; t < run.count; t++) save_peaks(saved + (q - q0 + t) * PATCH, peaks + 4 * t, high); \
+            q += run.count; \
+        } \
     }
 TRANSFORM(patches, transform_patch, 2, (int)D->py, (int)D->px)
 TRANSFORM(tiles, transform_tile, 0, 0, 0)
@@ -188,7 +193,8 @@ INLINE void gather_patch(E* d, __global const S* s, int y, int x, int H, int W, 
 #if MR == 12
 #define PRODUCTS(name, B)                                                                                           \
     PRODUCT(name##4, B, ROWS4) PRODUCT(name##8, B, ROWS8) PRODUCT(name##12, B, ROWS12)                               \
-    INLINE void name(int rows, __local E* to, int ld, __local const E* ap, int lda, B const E* bp, int ldb, int kc, int old) { \
+    INLINE void name(int rows, __local E* to, int ld, __local const E* ap, int lda, B const E* bp, int ldb, int kc, \
+                     int old) { \
         if (rows == 4) name##4(to, ld, ap, lda, bp, ldb, kc, old);                                                  \
         else if (rows == 8) name##8(to, ld, ap, lda, bp, ldb, kc, old);                                             \
         else name##12(to, ld, ap, lda, bp, ldb, kc, old);                                                           \
@@ -196,7 +202,8 @@ INLINE void gather_patch(E* d, __global const S* s, int y, int x, int H, int W, 
 #else
 #define PRODUCTS(name, B)                                                                                           \
     PRODUCT(name##4, B, ROWS4) PRODUCT(name##6, B, ROWS6)                                                            \
-    INLINE void name(int rows, __local E* to, int ld, __local const E* ap, int lda, B const E* bp, int ldb, int kc, int old) { \
+    INLINE void name(int rows, __local E* to, int ld, __local const E* ap, int lda, B const E* bp, int ldb, int kc, \
+                     int old) { \
         if (rows == 4) name##4(to, ld, ap, lda, bp, ldb, kc, old);                                                  \
         else name##6(to, ld, ap, lda, bp, ldb, kc, old);                                                            \
     }

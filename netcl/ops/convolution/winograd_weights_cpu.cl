@@ -1,7 +1,7 @@
 // winograd_weights_cpu.cl: dW = G^T [sum over tiles of Z . V] G for CPU devices. Follows winograd_cpu.cl.
 //
-// A work-item does CB input channels, OB outputs and the tiles of a split. part (splits, groups, 9 * C, M) holds its sums;
-// conv_weights_sum of conv_cpu.cl adds the splits.
+// A work-item does CB input channels, OB outputs and the tiles of a split. part (splits, groups, 9 * C, M) holds its
+// sums; conv_weights_sum of conv_cpu.cl adds the splits.
 // Tiles that are computed directly add nothing to P, but to part.
 
 // p[i] += v[i] for the first `count` of VW lanes.
@@ -21,7 +21,8 @@ RARELY void add_direct(__global E* part, __local E* band, __local int* peaks, __
         for (int i = 0; i < 16; i++) g[i] = LOC(band + (i / 4 * PITCH + i % 4) * VW);
         for (int c = c0; c < c1; c++) {
             E d[36];
-            gather_patch(d, X + at.n * D->xn + c * D->xc, 4 * at.y - (int)D->py, 4 * at.x - (int)D->px, D->H, D->W, D->xh);
+            gather_patch(d, X + at.n * D->xn + c * D->xc, 4 * at.y - (int)D->py, 4 * at.x - (int)D->px, D->H, D->W,
+                         D->xh);
             for (int k = 0; k < 9; k++) {
                 T sum = (T)(0);
                 for (int y = 0; y < high; y++)
@@ -33,27 +34,31 @@ RARELY void add_direct(__global E* part, __local E* band, __local int* peaks, __
 }
 
 // Launch: global = (ceil(C / CB) * ceil(M / OB), splits, groups), local = (1, 1, 1); `each` tiles per split.
-__kernel void winograd_weights(__global E* restrict part, __global const S* restrict G, __global const S* restrict X, long og,
-                               long ox, const Tiles D) {
+__kernel void winograd_weights(__global E* restrict part, __global const S* restrict G, __global const S* restrict X,
+                               long oG, long oX, const Tiles D) {
     __local E V[POINTS * APART(TB, LDV)], Z[POINTS * APART(TB, LDZ)], P[POINTS * APART(CB, OB)], band[6 * PITCH * VW];
-    __local int peaks[PEAKS], kept[2 * TB * PATCH + 8];
+    __local int peaks[PEAKS], saved[2 * TB * PATCH + 8];
     int M = D.M, C = D.C, g = get_global_id(2), blocks = (M + OB - 1) / OB, groups = get_global_size(2);
-    int c0 = get_global_id(0) / blocks * CB, m0 = get_global_id(0) % blocks * OB, c1 = min(c0 + CB, C), m1 = min(m0 + OB, M);
+    int c0 = get_global_id(0) / blocks * CB, m0 = get_global_id(0) % blocks * OB, c1 = min(c0 + CB, C),
+        m1 = min(m0 + OB, M);
     long q0 = get_global_id(1) * D.each, q1 = min(q0 + D.each, D.Q);
     part += ((get_global_id(1) * get_global_size(2) + g) * 9 * C) * M;
-    __global const S *all_G = G + og, *all_X = X + ox;
-    G += og + g * M * D.yc;
-    X += ox + g * C * D.xc;
+    __global const S *all_G = G + oG, *all_X = X + oX;
+    G += oG + g * M * D.yc;
+    X += oX + g * C * D.xc;
     int some = 0, limit_x = -1, limit_g = -1;
     for (long q = q0; q < q1; q += TB) {
         long end = min(q + TB, q1);
-        for (int i = 0; i < 2 * TB * PATCH; i++) kept[i] = -1;
-        patches(V, LDV, band, peaks, kept, X, q, end, c0, c1, D.H, D.W, D.xn, D.xc, D.xh, D.xspan - g * C * D.xc, &D);
-        tiles(Z, LDZ, band, peaks, kept + TB * PATCH, G, q, end, m0, m1, D.Ho, D.Wo, D.yn, D.yc, D.yh, D.yspan - g * M * D.yc, &D);
+        for (int i = 0; i < 2 * TB * PATCH; i++) saved[i] = -1;
+        patches(V, LDV, band, peaks, saved, X, q, end, c0, c1, D.H, D.W, D.xn, D.xc, D.xh, D.xspan - g * C * D.xc, &D);
+        tiles(Z, LDZ, band, peaks, saved + TB * PATCH, G, q, end, m0, m1, D.Ho, D.Wo, D.yn, D.yc, D.yh,
+              D.yspan - g * M * D.yc, &D);
         for (int t = 0; t < end - q; t++) {
-            int x = contrast(kept + t * PATCH, 6, 6), y = contrast(kept + (TB + t) * PATCH, 4, 4);
-            if (x >= 0) x = x > find_limit(&limit_x, all_X, D.Q / (D.Ty * D.Tx), groups * C, D.H, D.W, D.xn, D.xc, D.xh, 1);
-            if (y >= 0) y = y > find_limit(&limit_g, all_G, D.Q / (D.Ty * D.Tx), groups * M, D.Ho, D.Wo, D.yn, D.yc, D.yh, D.yw);
+            int x = contrast(saved + t * PATCH, 6, 6), y = contrast(saved + (TB + t) * PATCH, 4, 4);
+            if (x >= 0) x = x > find_limit(&limit_x, all_X, D.Q / (D.Ty * D.Tx), groups * C, D.H, D.W, D.xn, D.xc,
+                                           D.xh, 1);
+            if (y >= 0) y = y > find_limit(&limit_g, all_G, D.Q / (D.Ty * D.Tx), groups * M, D.Ho, D.Wo, D.yn, D.yc,
+                                           D.yh, D.yw);
             if (x <= 0 && y <= 0) continue;
             Run at = find_run(q + t, end, &D);
             int high = min(4, (int)D.Ho - 4 * at.y), wide = min(4, (int)D.Wo - 4 * at.x);
@@ -70,8 +75,8 @@ __kernel void winograd_weights(__global E* restrict part, __global const S* rest
             for (int m = 0; m < m1 - m0; m += NR)
                 for (int c = 0, step; c < c1 - c0; c += step) {
                     step = tile_rows(c1 - c0 - c);
-                    over_tiles(step, P + i * APART(CB, OB) + c * OB + m, OB, V + i * APART(TB, LDV) + c, LDV, Z + i * APART(TB, LDZ) + m, LDZ, end - q,
-                               q > q0);
+                    over_tiles(step, P + i * APART(CB, OB) + c * OB + m, OB, V + i * APART(TB, LDV) + c, LDV,
+                               Z + i * APART(TB, LDZ) + m, LDZ, end - q, q > q0);
                 }
     }
     for (int c = 0; c < c1 - c0; c++)

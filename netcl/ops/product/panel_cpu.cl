@@ -53,8 +53,8 @@ typedef VECTOR U __attribute__((aligned(sizeof(E))));
 typedef JOIN(E, 8) V8;
 typedef V8 U8 __attribute__((aligned(sizeof(E))));
 #define LOC8(p) (*(__local U8*)(p))
-// An 8 x 8 block, turned: row k of IN goes to column k of what OUT(row, vector) gets.
-#define TURN8(IN, OUT)                                                                                          \
+// An 8 x 8 block, transposed: row k of IN goes to column k of what OUT(row, vector) gets.
+#define TRANSPOSE8(IN, OUT)                                                                                          \
     {                                                                                                           \
         V8 a = IN(0), b = IN(1), e = IN(2), f = IN(3), g = IN(4), h = IN(5), i = IN(6), j = IN(7);              \
         V8 ab = (V8)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5);                                           \
@@ -79,16 +79,16 @@ typedef V8 U8 __attribute__((aligned(sizeof(E))));
         OUT(7, ((V8)(p3.hi, q3.hi)));                                                                           \
     }
 // d[k * ld + c] = s[k + c * sc].
-static inline void turn_block(__local E* d, int ld, __global const S* s, long sc) {
+static inline void transpose_block(__local E* d, int ld, __global const S* s, long sc) {
 #define FROM_GLOBAL(c) GET8(s + c * sc)
 #define TO_LOCAL(k, v) LOC8(d + k * ld) = v
-    TURN8(FROM_GLOBAL, TO_LOCAL)
+    TRANSPOSE8(FROM_GLOBAL, TO_LOCAL)
 }
 // d[c * sc + k] = s[k * ld + c].
-static inline void turn_back(__global S* d, long sc, __local const E* s, int ld) {
+static inline void transpose_back(__global S* d, long sc, __local const E* s, int ld) {
 #define FROM_LOCAL(k) LOC8(s + k * ld)
 #define TO_GLOBAL(c, v) SET8(d + c * sc, v)
-    TURN8(FROM_LOCAL, TO_GLOBAL)
+    TRANSPOSE8(FROM_LOCAL, TO_GLOBAL)
 }
 #endif
 
@@ -117,7 +117,7 @@ INLINE void copy_block(__local E* d, int ld, __global const S* s, int rows, int 
         r8 = rows & ~7;
         c8 = cols & ~7;
         for (int c = 0; c < c8; c += 8)
-            for (int r = 0; r < r8; r += 8) turn_block(d + r * ld + c, ld, s + r + c * sc, sc);
+            for (int r = 0; r < r8; r += 8) transpose_block(d + r * ld + c, ld, s + r + c * sc, sc);
         for (int c = c8; c < cols; c++)
             for (int r = 0; r < r8; r++) d[r * ld + c] = LOAD(s, r + c * sc);
     }
