@@ -49,6 +49,19 @@ MOVED = {  # below netcl
     "autograd.shapes": "autograd.jit.shapes",
     "autograd.primitive": "autograd.jit.primitive",
     "ops.matrix_units": "ops.nvidia",
+    # paths of older pages, which never held code here; several homes are searched in order
+    "core.capabilities": "core.device.profile",
+    "core.kernel_selector": "kernels.tuning",
+    "autograd.engine": "autograd.tape autograd.node autograd.op autograd.state autograd.debug",
+    "autograd.graph": "autograd.jit.step",
+    "autograd.debug_tape": "autograd.debug",
+    "nn.layers": "nn",
+    "nn.resnet": "nn.models.resnet",
+    "optim.lr_scheduler": "optim.schedule",
+    "profiling.timing": "profiling.timer profiling.profile",
+    "profiling.autotuner": "profiling.tune",
+    "runtime.perf": "profiling.timer profiling.profile",
+    "utils.data": "data",
 }
 
 
@@ -57,24 +70,30 @@ class Moved(ModuleType):
 
     def __init__(self, old: str, new: str) -> None:
         super().__init__(f"netcl.{old}", f"netcl.{new} by its old path.")
-        self.__dict__["_new"] = f"netcl.{new}"
+        self.__dict__["_new"] = [f"netcl.{home}" for home in new.split()]
+
+    def _homes(self) -> list[ModuleType]:
+        return [importlib.import_module(home) for home in self.__dict__["_new"]]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(self.__dict__["_new"]), name)
+        if not name.startswith("__"):
+            for home in self._homes():
+                if hasattr(home, name):
+                    return getattr(home, name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
         else:
-            setattr(importlib.import_module(self.__dict__["_new"]), name, value)
+            homes = self._homes()
+            setattr(next((home for home in homes if hasattr(home, name)), homes[0]), name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(importlib.import_module(self.__dict__["_new"]), name)
+        delattr(next((home for home in self._homes() if hasattr(home, name)), self._homes()[0]), name)
 
     def __dir__(self) -> list[str]:
-        return dir(importlib.import_module(self.__dict__["_new"]))
+        return sorted({name for home in self._homes() for name in dir(home)})
 
 
 def install() -> None:

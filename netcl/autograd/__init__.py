@@ -6,6 +6,7 @@ from netcl.autograd.compiler import TracingContext as TracingContext
 from netcl.autograd.compiler import jit_compile as jit_compile
 from netcl.autograd.compiler import register_primitive as register_primitive
 from netcl.autograd.compiler import tracing_context as tracing_context
+from netcl.autograd.debug import debug_tape as debug_tape
 from netcl.autograd.functional import *  # noqa: F403  (the ops; each subject lists its own)
 from netcl.autograd.gradcheck import gradcheck as gradcheck
 from netcl.autograd.jit.gated import geglu as geglu
@@ -24,6 +25,7 @@ from netcl.autograd.state import enable_grad as enable_grad
 from netcl.autograd.state import inference_mode as inference_mode
 from netcl.autograd.state import is_grad_enabled as is_grad_enabled
 from netcl.autograd.state import no_grad as no_grad
+from netcl.autograd.state import set_detect_anomaly as set_detect_anomaly
 from netcl.autograd.state import set_grad_enabled as set_grad_enabled
 from netcl.autograd.tape import Tape as Tape
 from netcl.autograd.tape import get_current_tape as get_current_tape

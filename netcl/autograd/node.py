@@ -15,6 +15,7 @@ from netcl.core.tensor import Tensor
 
 _keys = itertools.count()
 OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by functional.py
+INSPECT: dict[str, Callable[[Any], Any]] = {}  # filled by debug.py, which knows tapes
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -75,6 +76,21 @@ class Node:
     def is_leaf(self) -> bool:
         """Whether no recorded op made this node."""
         return self.tape is None
+
+    @property
+    def grad_fn(self) -> Any:
+        """How gradients pass the op that made this node: callable with the upstream gradient; None for a leaf."""
+        return INSPECT["grad_fn"](self)
+
+    @property
+    def parents(self) -> tuple[Any, ...]:
+        """The inputs of the op that made this node (shape, dtype, op_name; the node itself for leaves)."""
+        return INSPECT["parents"](self)  # type: ignore[no-any-return]
+
+    @property
+    def creation_trace(self) -> str:
+        """The line that called the op, kept in `detect_anomaly` mode; else ""."""
+        return INSPECT["creation_trace"](self)  # type: ignore[no-any-return]
 
     @property
     def T(self) -> Node:

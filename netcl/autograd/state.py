@@ -91,6 +91,11 @@ class detect_anomaly(_Switch):
     field, value = "anomaly", True
 
 
+def set_detect_anomaly(mode: bool) -> None:
+    """Turn `detect_anomaly` on or off for this thread."""
+    state.anomaly = bool(mode)
+
+
 def is_grad_enabled() -> bool:
     """Whether operations are recorded on the active tape."""
     return state.enabled

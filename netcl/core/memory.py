@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from netcl.core import host_memory, process, settings
+from netcl.core.device.profile import profile_of
 from netcl.core.errors import OutOfMemoryError, ShapeError
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
@@ -314,34 +315,67 @@ class BufferPool:
 
 
 class PersistentBufferPool(BufferPool):
-    """A BufferPool with a cap on what it keeps: `max_cached_bytes`, by default NETCL_MAX_CACHED_GB or 4 GiB."""
+    """A BufferPool with caps on what it keeps idle.
 
-    def __init__(self, context: Any, queue: Any = None, max_cached_bytes: int | None = None) -> None:
+    Args: max_cached_bytes: by default NETCL_MAX_CACHED_GB or 4 GiB. max_buffers_per_bucket: most idle blocks for each
+        size of block seen so far, on average.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        queue: Any = None,
+        max_cached_bytes: int | None = None,
+        max_buffers_per_bucket: int | None = None,
+    ) -> None:
+        if max_buffers_per_bucket is not None and max_buffers_per_bucket < 0:
+            raise ShapeError(
+                f"PersistentBufferPool: expected max_buffers_per_bucket of at least 0, got {max_buffers_per_bucket}."
+            )
+        self._most_blocks, self._sizes = max_buffers_per_bucket, set[int]()
         if max_cached_bytes is None:
             gigabytes = settings.value("NETCL_MAX_CACHED_GB")
             max_cached_bytes = int((4 if gigabytes is None else gigabytes) * GIB)
         super().__init__(context if queue is None else queue, max_cached_bytes)
 
+    def allocate(self, nbytes: int) -> BufferHandle:
+        """As BufferPool.allocate."""
+        handle = super().allocate(nbytes)
+        self._sizes.add(handle.bucket_size)
+        return handle
+
+    def trim(self) -> None:
+        """Free the idle blocks when there are too many bytes or blocks."""
+        super().trim()
+        if self._most_blocks is not None and self._pool.held_blocks > self._most_blocks * len(self._sizes):
+            self.free_held()
+
 
 class PinnedBufferPool:
     """Page-locked host memory for copies: each handle's `array` is its mapped bytes, to use as one side of a copy.
 
-    While a block is mapped only that array is valid, never the buffer's own device copy.
+    While a block is mapped only that array is valid, never the buffer's own device copy. For a CPUQueue blocks are
+    arrays.
     """
 
     def __init__(self, queue: Any) -> None:
+        self.context: Any = None
+        self._queue: Any = None
+        self._free: dict[int, list[tuple[Any, Any]]] = {}
+        self._lock = threading.Lock()
+        self._requests = self._misses = self._active = self._total = 0
+        if isinstance(queue, CPUQueue):
+            return
         process.check()
         process.mark_started()
         device: Any = None if isinstance(queue, cl.Context) else queue.device
         self.context = queue if device is None else queue.context
         self._queue = cl.CommandQueue(self.context, device)  # mapping waits for a queue, and this one is idle
-        self._free: dict[int, list[tuple[Any, Any]]] = {}
-        self._lock = threading.Lock()
-        self._requests = self._misses = self._active = self._total = 0
 
     def allocate(self, nbytes: int) -> BufferHandle:
         """A mapped block of at least `nbytes`: a kept one of up to twice the size, or a new one of pages or eighths."""
-        process.check()
+        if self._queue is not None:
+            process.check()
         step = max(PAGE, 1 << nbytes.bit_length() >> 4)
         bucket = max(-(-nbytes // step), 1) * step
         with self._lock:
@@ -360,6 +394,9 @@ class PinnedBufferPool:
 
     def _map(self, nbytes: int, again: bool = True) -> tuple[Any, Any]:
         """A new block and its mapped bytes; where there is no room, once more without what is kept."""
+        if self._queue is None:
+            array = np.empty(nbytes, np.uint8)
+            return array, array
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         both: Any = cl.map_flags.READ | cl.map_flags.WRITE
         try:
@@ -426,3 +463,19 @@ def empty_buffer(queue: Queue, nbytes: int) -> Buffer:
     """A block for `queue`: pooled device memory, or a byte array on the NumPy backend."""
     pool = state_of(queue).pool
     return (pool or pool_of(queue)).buffer(nbytes)
+
+
+def get_persistent_pool(queue: Queue) -> PersistentBufferPool:
+    """The PersistentBufferPool of `queue`, made on first use."""
+    state = state_of(queue)
+    with state.lock:
+        if state.persistent is None:
+            state.persistent = PersistentBufferPool(queue.context, queue)
+    found: PersistentBufferPool = state.persistent
+    return found
+
+
+def is_integrated_gpu(queue: Queue) -> bool:
+    """Whether the queue's device is a GPU that shares the host's memory."""
+    profile = profile_of(queue)
+    return profile.kind == "gpu" and not profile.discrete

@@ -25,11 +25,25 @@ class Plans(dict[Any, Any]):
 class QueueState:
     """What belongs to one queue: its memory pools, pending host copies, the index-error flag and the device profile."""
 
-    __slots__ = ("armed", "flag", "lock", "maker", "pending", "pinned", "plans", "pool", "profile", "sites", "twin")
+    __slots__ = (
+        "armed",
+        "flag",
+        "lock",
+        "maker",
+        "pending",
+        "persistent",
+        "pinned",
+        "plans",
+        "pool",
+        "profile",
+        "sites",
+        "twin",
+    )
 
     def __init__(self) -> None:
         self.pool: Any = None  # a memory.BufferPool
         self.pinned: Any = None  # a memory.PinnedBufferPool
+        self.persistent: Any = None  # a memory.PersistentBufferPool
         self.pending: deque[tuple[Any, Any]] = deque()  # (event, host memory that must outlive it)
         self.flag: Any = None  # device buffer of four ints that index kernels report errors in
         self.sites: list[str] = [""]  # sites[code] names the op that armed the flag with `code`

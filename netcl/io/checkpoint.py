@@ -15,6 +15,8 @@ from netcl.core.tensor import Tensor
 from netcl.io.architecture import describe
 from netcl.io.file import one_line, read, write
 from netcl.io.model import PREFIX, check_types, pack, unpack
+from netcl.io.params import load_params as load_params
+from netcl.io.params import save_params as save_params
 from netcl.nn.module import Module
 from netcl.optim.optimizer import Optimizer
 

@@ -284,7 +284,7 @@ class Module(Followed):
         keys = self.check_state(state, strict)
         for key, value in self.named_state().items():
             if key in state:
-                _write(value.value if isinstance(value, Parameter) else value, state[key])
+                write_into(value.value if isinstance(value, Parameter) else value, state[key])
         return keys
 
     def __deepcopy__(self: M, memo: dict[int, Any]) -> M:
@@ -377,7 +377,7 @@ def _caster(dtype: Any) -> Callable[[Tensor], Tensor]:
     return lambda t: t.astype(dtype) if is_float(t.dtype) else t
 
 
-def _write(target: Tensor, source: Any) -> None:
+def write_into(target: Tensor, source: Any) -> None:
     """Write `source` into `target` in place, on its device and in its dtype."""
     if not isinstance(source, Tensor):
         source = Tensor.from_host(target.queue, np.asarray(source))

@@ -4,9 +4,9 @@ from netcl.profiling.kernels import KernelProfiler
 from netcl.profiling.memory import MemoryTimeline
 from netcl.profiling.peak import Peaks, peaks
 from netcl.profiling.profile import ProfileContext, region
-from netcl.profiling.timer import EventTimer, Timer
+from netcl.profiling.timer import EventTimer, Timer, timing
 from netcl.profiling.totals import KernelStats
-from netcl.profiling.tune import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner
+from netcl.profiling.tune import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner, autotune
 
 __all__ = [
     "AutoTuner",
@@ -20,6 +20,8 @@ __all__ = [
     "ProfileContext",
     "Timer",
     "WorkGroupTuner",
+    "autotune",
     "peaks",
     "region",
+    "timing",
 ]

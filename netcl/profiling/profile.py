@@ -29,6 +29,9 @@ def region(name: str) -> Iterator[None]:
             profile.add_region(Region(name, start, time.perf_counter(), threading.get_ident()))
 
 
+timing_region = region
+
+
 class ProfileContext:
     """Profile a block; the results stay in `kernels`, `memory` and `regions`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from netcl.core.backend import opencl
 from netcl.core.device import queue_of
@@ -141,3 +141,29 @@ class EventTimer:
         """Seconds that the command behind `event` ran; its queue must take time stamps."""
         event.wait()
         return float(event.profile.end - event.profile.start) * 1e-9
+
+
+class Timing(NamedTuple):
+    """Times of repeated calls in seconds."""
+
+    mean: float
+    std: float
+    times: tuple[float, ...]
+
+
+def timing(fn: Callable[..., Any], *args: Any, repeat: int = 10, warmup: int = 1, queue: Any = None) -> Timing:
+    """Mean, standard deviation and each time of `repeat` calls of fn(*args), after `warmup` calls that do not count.
+
+    With a queue each call is waited for; without one only Python's part of asynchronous work is seen.
+    """
+    timer = Timer("timing", queue)
+    for i in range(warmup + repeat):
+        with timer:
+            fn(*args)
+        if i < warmup:
+            timer.times.clear()
+    mean = timer.mean
+    return Timing(mean, (sum((t - mean) ** 2 for t in timer.times) / repeat) ** 0.5, tuple(timer.times))
+
+
+PerfCounter = Timer

@@ -98,6 +98,17 @@ class WorkGroupTuner:
         return own
 
 
+def autotune(
+    kernel: Any,
+    queue: Any,
+    global_size: Sequence[int],
+    candidates: Iterable[Any] | None = None,
+    args: Sequence[Any] = (),
+) -> AutotuneResult:
+    """The fastest local size of one kernel over `global_size`: `WorkGroupTuner` in one call."""
+    return WorkGroupTuner(kernel, global_size, candidates, args).tune(queue_of("autotune", queue))
+
+
 def _table(path: Path) -> dict[str, dict[str, Row]]:
     """The tuning table at `path`, empty where there is none."""
     try:

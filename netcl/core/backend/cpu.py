@@ -87,3 +87,30 @@ def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, 
         target.array[...] = result
     for hook in hooks:
         hook(fn, tuple(targets), tensors, attrs, True, start)
+
+
+class CPUBackend:
+    """The same for NumPy: memory is an array, and everything is done when a call returns."""
+
+    name = "cpu"
+
+    def __init__(self, queue: Any = None) -> None:
+        self.queue: Queue = CPUQueue() if queue is None else queue
+
+    def launch(self, fn: Callable[..., Any], *tensors: Tensor, **attrs: Any) -> Any:
+        """Run `fn(*arrays, **attrs)`; its arrays as tensors."""
+        return compute(fn, *tensors, queue=self.queue, **attrs)
+
+    def write(self, buffer: np.ndarray, array: np.ndarray, offset: int = 0) -> None:
+        """Copy `array` to the memory `buffer` at byte `offset`."""
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        buffer.reshape(-1).view(np.uint8)[offset : offset + flat.size] = flat
+
+    def read(self, buffer: np.ndarray, array: np.ndarray, offset: int = 0) -> np.ndarray:
+        """Copy the memory `buffer` from byte `offset` into the contiguous `array`, and return it."""
+        flat = array.reshape(-1).view(np.uint8)
+        flat[:] = buffer.reshape(-1).view(np.uint8)[offset : offset + flat.size]
+        return array
+
+    def finish(self) -> None:
+        """Nothing is ever waiting."""

@@ -273,3 +273,29 @@ def _raise_flag(queue: Queue, state: QueueState, flag: np.ndarray) -> None:
 def index_message(where: str, value: int, limit: int) -> str:
     """The message of an IndexOutOfRange, the same on every backend."""
     return f"{where}: expected indices in [0, {limit}), got {value}."
+
+
+class OpenCLBackend:
+    """What netcl does on one OpenCL queue, as an object: launches and copies that never wait, and a read that does."""
+
+    name = "cl"
+
+    def __init__(self, queue: Any) -> None:
+        self.queue: Queue = queue
+
+    def launch(self, kernel: Kernel, global_size: Any, local_size: Any, *args: Any) -> None:
+        """Enqueue a kernel."""
+        launch(kernel, self.queue, tuple(global_size), None if local_size is None else tuple(local_size), *args)
+
+    def write(self, buffer: Any, array: np.ndarray, offset: int = 0) -> None:
+        """Copy `array` to `buffer` at byte `offset`; later changes of `array` do not show."""
+        write(self.queue, buffer, np.ascontiguousarray(array), offset)
+
+    def read(self, buffer: Any, array: np.ndarray, offset: int = 0) -> np.ndarray:
+        """Copy `buffer` from byte `offset` into the contiguous `array`, wait, and return it."""
+        read(self.queue, array, buffer, offset)
+        return array
+
+    def finish(self) -> None:
+        """Wait for everything sent."""
+        finish(self.queue)

@@ -374,6 +374,11 @@ _active = threading.local()
 manager = DeviceManager()
 
 
+def pick_default() -> DeviceHandle:
+    """The device that "auto" means, opened."""
+    return manager.default("auto")
+
+
 class _Device:
     """Callable: makes the named device this thread's default inside a block. `device.manager` knows all devices.
 
