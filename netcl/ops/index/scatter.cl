@@ -9,9 +9,9 @@
 //   FORM 2 rank:    makes the keys of one list and sorts them, by counting for each of them those that go before.
 //   FORM 3 blocks:  cuts the sorted keys into blocks of `span`. An item sums V columns of a block where all keys are
 //                   equal; and it notes where the run of a key begins and ends.
-//   FORM 4 rows:    writes out = x + sums (0 + sums unless ADDS): an item takes V columns of ROWS rows, and adds to each
-//                   the blocks inside its run and what lies before and after them, one by one. Nobody clears the bounds
-//                   of rows without a run: they are believed where a key of the row is found there.
+//   FORM 4 rows:    writes out = x + sums (0 + sums unless ADDS): an item takes V columns of ROWS rows, and adds to
+//                   each the blocks inside its run and what lies before and after them, one by one. Nobody clears the
+//                   bounds of rows without a run: they are believed where a key of the row is found there.
 
 #if FORM == 0
 #ifdef T8

@@ -6,8 +6,9 @@
 // bits, the lowest first, between two halves of its own scratch memory; digits that are equal everywhere are skipped.
 // Else (WG items a group): rows are padded to `padded`, a power of two, with pairs larger than all others. sort_blocks
 // sorts blocks of EACH * WG pairs, several short rows or a part of a long one, by a bitonic network; an item takes the
-// steps of three neighbouring reaches on eight pairs of its own between two visits of local memory. merge_runs makes one
-// run of `fan`: a pair's position is the number of pairs before it, found by bisection in each. Source: Batcher 1968.
+// steps of three neighbouring reaches on eight pairs of its own between two visits of local memory. merge_runs makes
+// one run of `fan`: a pair's position is the number of pairs before it, found by bisection in each. Source: Batcher
+// 1968.
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
 
 #ifdef WIDE

@@ -5,8 +5,9 @@
 //   partial: n elements in stretches of `chunk`, one sum each      reduce: the sum of the parts, scaled
 //
 // PLAIN (CPU devices): local = 1, an item per stretch, vectors of W lanes and no builtins in the loop. Else a group of
-// WG per stretch, sums through a tree in local memory. DETECTION and the vector type T come from the dialect's preamble.
-// Source: Girshick 2015, arXiv:1504.08083 (smooth L1); the tree: Harris 2007, "Optimizing Parallel Reduction".
+// WG per stretch, sums through a tree in local memory. DETECTION and the vector type T come from the dialect's
+// preamble. Source: Girshick 2015, arXiv:1504.08083 (smooth L1); the tree: Harris 2007, "Optimizing Parallel
+// Reduction".
 #ifndef WG
 #define WG 1        // work-items per group; a power of two on GPUs (64, 128, 256)
 #endif

@@ -2,8 +2,9 @@
 // out[0] = sum(loss) / sum(weight) (MEAN) or sum(loss); out[1] = 1 / sum(weight), or 1, for backward.
 // A label outside [0, classes) that is not `ignore` sets the error flag (see core/backend/opencl.py); nothing is
 // indexed by it. Launch: one group of WG items (1 on CPU devices). Sums in ACC, strided over items, then a tree. E is
-// the compute type. With LOGITS the rows' losses come from logits (n, classes) of type S, a row per item, so that few rows take one
-// launch; their logsumexp goes to `lse`. CLASS_WEIGHTS: `w` holds a weight for each class. SMOOTH: labels are smoothed.
+// the compute type. With LOGITS the rows' losses come from logits (n, classes) of type S, a row per item, so that few
+// rows take one launch; their logsumexp goes to `lse`. CLASS_WEIGHTS: `w` holds a weight for each class. SMOOTH: labels
+// are smoothed.
 // GRADIENT: the gradient of out[0] goes to `dz`, row-major.
 #ifndef WG
 #define WG 1

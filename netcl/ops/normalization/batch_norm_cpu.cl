@@ -1,11 +1,12 @@
 // batch_norm_cpu.cl: batch norm over the channels of x (N, C, span), with gradients, for CPU devices.
 //
-//   y = (x - mean[c]) * rstd[c] * w[c] + b[c], then relu with RELU; mean, rstd (C,) over N and span in the compute type E.
+//   y = (x - mean[c]) * rstd[c] * w[c] + b[c], then relu with RELU; mean, rstd (C,) over N and span in the compute type
+//   E.
 //
-// span > 1: one work-item per channel walks N rows of `span` elements three times (mean, variance, result); in eval mode one
-// per `step` rows. COLUMNS (span 1, x is (N, C)): one work-item per CV vectors of VW channels walks N rows, in eval mode one
-// per vector. Launch: local = 1; no barriers, no builtins in inner loops. E is the compute type, V a vector of VW of them, S
-// the storage type of x and y.
+// span > 1: one work-item per channel walks N rows of `span` elements three times (mean, variance, result); in eval
+// mode one per `step` rows. COLUMNS (span 1, x is (N, C)): one work-item per CV vectors of VW channels walks N rows, in
+// eval mode one per vector. Launch: local = 1; no barriers, no builtins in inner loops. E is the compute type, V a
+// vector of VW of them, S the storage type of x and y.
 // Running statistics: r = (1 - momentum) * r + momentum * (mean, or variance with N * span - 1 in its denominator).
 // D are the sizes of a launch. USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
@@ -97,8 +98,8 @@ static inline V shifts(__global const W* b, long c, long count) {
 }
 
 // Keep mean and rstd of channel c and move the running statistics; returns rstd.
-static inline E keep(__global E* mean, __global E* rstd, __global E* rm, __global E* rv, long c, E m, E squares, E n, E eps,
-                     E momentum) {
+static inline E keep(__global E* mean, __global E* rstd, __global E* rm, __global E* rv, long c, E m, E squares, E n,
+                     E eps, E momentum) {
     E k = 1 / sqrt(squares / n + eps);
     mean[c] = m;
     rstd[c] = k;
@@ -113,12 +114,12 @@ static inline E keep(__global E* mean, __global E* rstd, __global E* rm, __globa
 #ifdef COLUMNS
 #define ROWS 64     // of a slab that the nearest cache holds while its mean and then its squares are summed
 
-// Slabs of rows are joined by Chan, Golub and LeVeque 1979: squares about the common mean are those about each one's own, and
-// the squared distance of the means times a b / (a + b) for slabs of a and b rows.
+// Slabs of rows are joined by Chan, Golub and LeVeque 1979: squares about the common mean are those about each one's
+// own, and the squared distance of the means times a b / (a + b) for slabs of a and b rows.
 static inline void columns(__global S* restrict y, __global E* restrict mean, __global E* restrict rstd,
                            __global E* restrict rm, __global E* restrict rv, __global const S* restrict x,
-                           __global const W* restrict w, __global const W* restrict b, long N, long C, E eps, E momentum,
-                           long c, long count, const int whole) {
+                           __global const W* restrict w, __global const W* restrict b, long N, long C, E eps,
+                           E momentum, long c, long count, const int whole) {
     V s[CV], squares[CV], m[CV], sum[CV], t[CV];
     EACH s[v] = squares[v] = (V)(0);
     for (long first = 0; first < N; first += ROWS) {
@@ -141,7 +142,8 @@ static inline void columns(__global S* restrict y, __global E* restrict mean, __
         long at = c + v * VW, exist = count - v * VW;
         m[v] = s[v] / (E)N;
         for (int j = 0; j < VW && j < exist; j++)
-            ((E*)(s + v))[j] = keep(mean, rstd, rm, rv, at + j, ((E*)(m + v))[j], ((E*)(squares + v))[j], N, eps, momentum);
+            ((E*)(s + v))[j] = keep(mean, rstd, rm, rv, at + j, ((E*)(m + v))[j], ((E*)(squares + v))[j], N, eps,
+                                    momentum);
         s[v] *= weights(w, at, exist);
         t[v] = shifts(b, at, exist);
     }
@@ -156,7 +158,8 @@ static inline void columns(__global S* restrict y, __global E* restrict mean, __
 
 __kernel void batch(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
                     __global E* restrict rm, __global E* restrict rv, __global S* restrict y, __global E* restrict mean,
-                    __global E* restrict rstd, long ox, long ow, long ob, long orm, long orv, const Dims D, E eps, E momentum) {
+                    __global E* restrict rstd, long ox, long ow, long ob, long orm, long orv, const Dims D, E eps,
+                    E momentum) {
     x += ox;
     w += ow;
     b += ob;
@@ -174,7 +177,8 @@ __kernel void batch(__global const S* restrict x, __global const W* restrict w, 
     s = 0;
     for (long n = 0; n < D.N; n++) s += row_squares(x + (n * D.C + c) * D.span, D.span, m);
     E k = keep(mean, rstd, rm, rv, c, m, s, size, eps, momentum) * WEIGHT(c);
-    for (long n = 0; n < D.N; n++) scale_row(y + (n * D.C + c) * D.span, x + (n * D.C + c) * D.span, D.span, m, k, SHIFT(c));
+    for (long n = 0; n < D.N; n++) scale_row(y + (n * D.C + c) * D.span, x + (n * D.C + c) * D.span, D.span, m, k,
+                                             SHIFT(c));
 #endif
 }
 #endif
@@ -214,14 +218,15 @@ __kernel void apply(__global const S* restrict x, __global const W* restrict w, 
 // With h = (x - mean) * rstd, u = g (0 where relu was): dw = sum u h, db = sum u,
 // dx = w * rstd * (u - db / n - h * dw / n), n = N * span; with FIXED statistics (eval) dx = w * rstd * u.
 //
-// A work-item takes CV vectors of channels (COLUMNS), or BLOCK channels: neighbours in memory are read together. A row that
-// is no multiple of VW ends with a vector that overlaps the one before; in sums only its new lanes count. SHORT: span < VW.
+// A work-item takes CV vectors of channels (COLUMNS), or BLOCK channels: neighbours in memory are read together. A row
+// that is no multiple of VW ends with a vector that overlaps the one before; in sums only its new lanes count. SHORT:
+// span < VW.
 #define INPUTS                                                                                                     \
     __global const S *restrict g, __global const S *restrict x, __global const W *restrict w,                       \
         __global const W *restrict b, __global const E *restrict mean, __global const E *restrict rstd
 #ifdef COLUMNS
-static inline void columns(__global S* restrict dx, __global W* restrict dw, __global W* restrict db, INPUTS, long N, long C,
-                           long c, long count, const int whole) {
+static inline void columns(__global S* restrict dx, __global W* restrict dw, __global W* restrict db, INPUTS, long N,
+                           long C, long c, long count, const int whole) {
     V m[CV], k[CV], kf[CV], t[CV], su[CV], suh[CV];
     EACH {
         long at = c + v * VW, n = count - v * VW;
@@ -338,8 +343,8 @@ static inline void row_grad(__global S* d, __global const S* g, __global const S
 }
 #endif
 
-__kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __global W* restrict db, INPUTS, long og, long ox,
-                         long ow, long ob, long omean, long orstd, const Dims D) {
+__kernel void batch_grad(__global S* restrict dx, __global W* restrict dw, __global W* restrict db, INPUTS, long og,
+                         long ox, long ow, long ob, long omean, long orstd, const Dims D) {
     g += og;
     x += ox;
     w += ow;

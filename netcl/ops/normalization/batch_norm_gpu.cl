@@ -1,14 +1,16 @@
 // batch_norm_gpu.cl: batch norm over the channels of x (N, C, span), with gradients, for GPUs.
 //
-//   y = (x - mean[c]) * rstd[c] * w[c] + b[c], then relu with RELU; mean, rstd (C,) over N and span in the compute type E.
+//   y = (x - mean[c]) * rstd[c] * w[c] + b[c], then relu with RELU; mean, rstd (C,) over N and span in the compute type
+//   E.
 //
 // Three launches, so that few channels still fill the device:  x --moments--> parts (splits, C) --finish--> mean, rstd
 // --apply--> y, and the same for the gradient. In moments a group holds CT channels x LANES work-items:
-//   span > 1:  CT 1, the lanes walk the vectors of one channel;   span 1:  lanes of CT neighbouring columns read together.
+//   span > 1:  CT 1, the lanes walk the vectors of one channel;   span 1:  lanes of CT neighbouring columns read
+//   together.
 // Sums go through local memory, in the same order on every run. Partial variances are about their own means and
 // are joined by Chan's rule. V is a vector of VEC elements (1 or 4; 4 needs span and all offsets to be multiples of 4).
-// D are the sizes of x in vectors, `across` of them per sample and channel, and `splits` of `chunk` vectors of a channel.
-// USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
+// D are the sizes of x in vectors, `across` of them per sample and channel, and `splits` of `chunk` vectors of a
+// channel. USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Ioffe and Szegedy 2015, arXiv:1502.03167; Chan et al. 1983, "Algorithms for computing the sample variance".
 typedef struct { I N, C, across, chunk, splits, vectors; } Dims;
 
@@ -45,9 +47,10 @@ typedef struct { I N, C, across, chunk, splits, vectors; } Dims;
 #define FOLD (LANES >= 128 ? 16 : LANES >= 32 ? 8 : LANES >= 8 ? 4 : 1)     // about the root of LANES
 #define PLACES (CT * (LANES + FOLD))
 
-// Sum over the lanes of a channel, in the same order on every run; `t` has PLACES places. FOLD lanes add up LANES / FOLD
-// values each, then all lanes those sums: two barriers, and none is needed before the next call. Functions with barriers
-// are called at one place of a kernel, in a loop: inlined twice, one CPU driver lets work-items run ahead of each other.
+// Sum over the lanes of a channel, in the same order on every run; `t` has PLACES places. FOLD lanes add up LANES /
+// FOLD values each, then all lanes those sums: two barriers, and none is needed before the next call. Functions with
+// barriers are called at one place of a kernel, in a loop: inlined twice, one CPU driver lets work-items run ahead of
+// each other.
 static inline E lane_total(__local E* t, E v) {
     int cx = get_local_id(0), lane = get_local_id(1);
     t[lane * CT + cx] = v;
@@ -70,8 +73,8 @@ static inline E lane_total(__local E* t, E v) {
 #ifdef USE_MOMENTS
 // Mean and sum of squares about it of each split's elements. Launch: (ceil(C / CT) * CT, splits * LANES).
 // A work-item keeps its PER vectors in registers; PER 0: there are more, and they are read again.
-__kernel GROUP void moments(__global const S* restrict x, __global E* restrict part_m, __global E* restrict part_s, long ox,
-                            const Dims D) {
+__kernel GROUP void moments(__global const S* restrict x, __global E* restrict part_m, __global E* restrict part_s,
+                            long ox, const Dims D) {
     __local E tree[PLACES];
     I c = get_global_id(0), first = get_group_id(1) * D.chunk, size = D.N * D.across;
     I last = first + D.chunk < size ? first + D.chunk : size;
@@ -121,8 +124,8 @@ static inline E joined(__local E* t, E v) {
 // Join the parts of each channel and move the running statistics. Launch: (C * FINISH).
 __kernel __attribute__((reqd_work_group_size(FINISH, 1, 1)))
 void finish(__global const E* restrict part_m, __global const E* restrict part_s, __global E* restrict rm,
-            __global E* restrict rv, __global E* restrict mean, __global E* restrict rstd, long orm, long orv, const Dims D,
-            E eps, E momentum) {
+            __global E* restrict rv, __global E* restrict mean, __global E* restrict rstd, long orm, long orv,
+            const Dims D, E eps, E momentum) {
     __local E tree[2 * FINISH];
     int c = get_group_id(0), lid = get_local_id(0);
     long size = (long)D.N * D.across * VEC, chunk = (long)D.chunk * VEC;     // elements
@@ -173,8 +176,8 @@ __kernel void apply(__global const S* restrict x, __global const W* restrict w, 
 // With h = (x - mean) * rstd, u = g (0 where relu was): parts of sum u and sum u h, geometry of `moments`.
 __kernel GROUP void grad_sums(__global E* restrict part_u, __global E* restrict part_h, __global const S* restrict g,
                               __global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
-                              __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
-                              long ob, long omean, long orstd, const Dims D) {
+                              __global const E* restrict mean, __global const E* restrict rstd, long og, long ox,
+                              long ow, long ob, long omean, long orstd, const Dims D) {
     __local E tree[PLACES];
     I c = get_global_id(0), first = get_group_id(1) * D.chunk, size = D.N * D.across;
     I last = first + D.chunk < size ? first + D.chunk : size;
@@ -235,8 +238,8 @@ void grad_finish(__global E* restrict sums, __global W* restrict dw, __global W*
 // dx = w * rstd * (u - sum u / n - h * sum u h / n), n = N * span; with FIXED statistics (eval) dx = w * rstd * u.
 __kernel void grad_apply(__global S* restrict dx, __global const E* restrict sums, __global const S* restrict g,
                          __global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
-                         __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow, long ob,
-                         long omean, long orstd, const Dims D) {
+                         __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
+                         long ob, long omean, long orstd, const Dims D) {
     I i = get_global_id(0);
     if (i >= D.vectors) return;
     I c = i / D.across % D.C;

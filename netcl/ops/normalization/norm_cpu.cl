@@ -2,13 +2,15 @@
 //
 //   x, y (rows, n) row-major; mean, rstd (rows,) in the compute type E; w, b (n,) stored as W.
 //   y[r, :] = (x[r, :] - mean[r]) * rstd[r] * w + b, with rstd = 1 / sqrt(mean of squares about the mean + eps);
-//   RMS leaves the mean out. CHANNELS: row r holds `per` channels of `span` elements, w and b belong to channels (group norm).
+//   RMS leaves the mean out. CHANNELS: row r holds `per` channels of `span` elements, w and b belong to channels (group
+//   norm).
 //
-// The variance is a second pass over the row, which is then in the first-level cache. Launch: one work-item per `step` rows,
-// local = 1. No barriers, and no builtins in inner loops: some CPU drivers leave them as calls with all registers spilled.
-// E is the compute type, V a vector of VW of them, S the storage type of x and y.
+// The variance is a second pass over the row, which is then in the first-level cache. Launch: one work-item per `step`
+// rows, local = 1. No barriers, and no builtins in inner loops: some CPU drivers leave them as calls with all registers
+// spilled. E is the compute type, V a vector of VW of them, S the storage type of x and y.
 // D are the sizes of a launch. USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
-// Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
+// Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018,
+// arXiv:1803.08494.
 typedef struct { long rows, n, step, groups, per, span; } Dims;
 
 #ifdef W_NARROW
@@ -76,7 +78,8 @@ static inline void scale_row(__global S* y, __global const S* x, long n, E m, E 
     for (; i < n; i++) STORE(y, i, (LOAD(x, i) - m) * k + c);
 }
 
-// y = (x - m) * k * w + b for one row, and the sum over the next row (RMS: of squares), whose loads overlap with the work.
+// y = (x - m) * k * w + b for one row, and the sum over the next row (RMS: of squares), whose loads overlap with the
+// work.
 static inline E normalize(__global S* y, __global const S* x, __global const S* next, __global const W* w,
                           __global const W* b, long n, E m, E k) {
     V s0 = (V)(0), s1 = s0;
@@ -99,8 +102,8 @@ static inline E normalize(__global S* y, __global const S* x, __global const S* 
 
 #ifdef USE_NORM
 __kernel void norm(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
-                   __global S* restrict y, __global E* restrict mean, __global E* restrict rstd, long ox, long ow, long ob,
-                   const Dims D, E eps) {
+                   __global S* restrict y, __global E* restrict mean, __global E* restrict rstd, long ox, long ow,
+                   long ob, const Dims D, E eps) {
     w += ow;
     b += ob;
     x += ox;
@@ -133,10 +136,10 @@ __kernel void norm(__global const S* restrict x, __global const W* restrict w, _
 }
 #endif
 
-// -- gradients -------------------------------------------------------------------------------------------------------------
+// -- gradients --------------------------------------------------------------------------------------------------------
 // With h = (x - mean) * rstd and u = g * w: dx = rstd * (u - mean(u) - h * mean(u * h)), RMS without mean(u);
-// dw = sum over rows of g * h, db = sum over rows of g: partial sums per work-item in dw_part, db_part (items, n), which
-// `columns` adds up.
+// dw = sum over rows of g * h, db = sum over rows of g: partial sums per work-item in dw_part, db_part (items, n),
+// which `columns` adds up.
 
 // dx = u * k + (x - m) * a + c over one stretch, u = g * f.
 static inline void spread_row(__global S* dx, __global const S* g, __global const S* x, long n, E f, E m, E a, E c) {
@@ -273,7 +276,8 @@ __kernel void group_grad(__global S* restrict dx, __global E* restrict dw_part, 
                          __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
                          __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
                          long omean, long orstd, const Dims D) {
-    long first = get_global_id(0) * D.step, last = first + D.step < D.rows ? first + D.step : D.rows, n = D.per * D.span;
+    long first = get_global_id(0) * D.step, last = first + D.step < D.rows ? first + D.step : D.rows,
+        n = D.per * D.span;
     w += ow;
     for (long r = first; r < last; r++) {
         __global const S *gr = g + og + r * n, *xr = x + ox + r * n;
@@ -301,8 +305,8 @@ __kernel void group_grad(__global S* restrict dx, __global E* restrict dw_part, 
 }
 #endif
 
-// dw = sum over `parts` rows of dw_part (parts, n), likewise db; 64 columns per work-item. Launch: (ceil(n / 64), 1 or 2),
-// the second index picks the pair of arrays.
+// dw = sum over `parts` rows of dw_part (parts, n), likewise db; 64 columns per work-item. Launch: (ceil(n / 64), 1 or
+// 2), the second index picks the pair of arrays.
 static inline void column_sums(__global W* out, __global const E* part, long parts, long n, long first) {
     long last = first + 64 < n ? first + 64 : n, i = first;
     for (; i + 2 * VW <= last; i += 2 * VW) {

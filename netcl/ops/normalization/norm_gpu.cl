@@ -2,14 +2,16 @@
 //
 //   x, y (rows, n) row-major; mean, rstd (rows,) in the compute type E; w, b (n,) stored as W.
 //   y[r, :] = (x[r, :] - mean[r]) * rstd[r] * w + b, with rstd = 1 / sqrt(mean of squares about the mean + eps);
-//   RMS leaves the mean out. CHANNELS: row r holds `per` channels of `span` elements, w and b belong to channels (group norm).
+//   RMS leaves the mean out. CHANNELS: row r holds `per` channels of `span` elements, w and b belong to channels (group
+//   norm).
 //
 // A row belongs to WG work-items, a work-group holds ROWS rows:  local = (WG, ROWS), item (i, r) keeps the vectors
 // i, i + WG, i + 2 WG, ... of its row in registers (PER of them; PER 0: rows too long for that are read again).
 // Sums go through local memory. Every work-group has all its work-items at every barrier.
 // E is the compute type, V a vector of VEC of them (1 or 4; 4 needs n and all offsets to be multiples of 4).
 // D are the sizes of a launch. USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
-// Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018, arXiv:1803.08494.
+// Source: Ba et al. 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467; Wu and He 2018,
+// arXiv:1803.08494.
 typedef struct { long rows, n, groups, per, span; } Dims;
 
 #ifndef WG
@@ -56,8 +58,8 @@ typedef struct { long rows, n, groups, per, span; } Dims;
 #define FOLD (WG >= 128 ? 16 : WG >= 32 ? 8 : WG >= 8 ? 4 : 1)  // about the root of WG
 #define PLACES (WG + FOLD)
 
-// Sum of v over the work-items of a row, in the same order on every run; `t` has PLACES * ROWS places. FOLD work-items add
-// up WG / FOLD values each, then everybody those sums: two barriers, and none is needed before the next call.
+// Sum of v over the work-items of a row, in the same order on every run; `t` has PLACES * ROWS places. FOLD work-items
+// add up WG / FOLD values each, then everybody those sums: two barriers, and none is needed before the next call.
 static inline E row_total(__local E* t, E v) {
     int lid = get_local_id(0);
     t += get_local_id(1) * PLACES;
@@ -97,8 +99,8 @@ static inline void row_totals(__local E* t, E* a, E* b) {
 
 #ifdef USE_NORM
 __kernel GROUP_SIZE void norm(__global const S* restrict x, __global const W* restrict w, __global const W* restrict b,
-                              __global S* restrict y, __global E* restrict mean, __global E* restrict rstd, long ox, long ow,
-                              long ob, const Dims D, E eps) {
+                              __global S* restrict y, __global E* restrict mean, __global E* restrict rstd, long ox,
+                              long ow, long ob, const Dims D, E eps) {
     __local E tree[PLACES * ROWS];
     int lid = get_local_id(0);
     long r = (long)get_group_id(0) * ROWS + get_local_id(1);
@@ -137,8 +139,8 @@ __kernel GROUP_SIZE void norm(__global const S* restrict x, __global const W* re
 #endif
 
 // With h = (x - mean) * rstd and u = g * w: dx = rstd * (u - mean(u) - h * mean(u * h)), RMS without mean(u).
-// dw = sum over rows of g * h and db = sum over rows of g: each group walks over many rows, its work-items keep their own
-// columns' sums in registers (PER 0: in their part of dw_part, db_part) and write them once, (groups * ROWS, n).
+// dw = sum over rows of g * h and db = sum over rows of g: each group walks over many rows, its work-items keep their
+// own columns' sums in registers (PER 0: in their part of dw_part, db_part) and write them once, (groups * ROWS, n).
 #ifdef RMS
 #define MEAN(r) ((E)0)
 #else
@@ -161,9 +163,10 @@ __kernel GROUP_SIZE void norm(__global const S* restrict x, __global const W* re
 
 #ifdef USE_NORM_GRAD
 __kernel GROUP_SIZE void norm_grad(__global S* restrict dx, __global E* restrict dw_part, __global E* restrict db_part,
-                                   __global const S* restrict g, __global const S* restrict x, __global const W* restrict w,
-                                   __global const E* restrict mean, __global const E* restrict rstd, long og, long ox, long ow,
-                                   long omean, long orstd, const Dims D) {
+                                   __global const S* restrict g, __global const S* restrict x,
+                                   __global const W* restrict w, __global const E* restrict mean,
+                                   __global const E* restrict rstd, long og, long ox, long ow, long omean, long orstd,
+                                   const Dims D) {
     __local E tree[2 * PLACES * ROWS];
     int lid = get_local_id(0);
     long slot = (long)get_group_id(0) * ROWS + get_local_id(1), stride = (long)get_num_groups(0) * ROWS;
@@ -235,10 +238,10 @@ __kernel GROUP_SIZE void norm_grad(__global S* restrict dx, __global E* restrict
 
 #ifdef USE_CHANNEL_SUMS
 // Group norm: sums per channel of one sample, dw_part and db_part (N, C). A row of the launch is one (sample, channel).
-__kernel GROUP_SIZE void channel_sums(__global E* restrict dw_part, __global E* restrict db_part, __global const S* restrict g,
-                                      __global const S* restrict x, __global const E* restrict mean,
-                                      __global const E* restrict rstd, long og, long ox, long omean, long orstd,
-                                      const Dims D) {
+__kernel GROUP_SIZE void channel_sums(__global E* restrict dw_part, __global E* restrict db_part,
+                                      __global const S* restrict g, __global const S* restrict x,
+                                      __global const E* restrict mean, __global const E* restrict rstd, long og,
+                                      long ox, long omean, long orstd, const Dims D) {
     __local E tree[PLACES * ROWS];
     int lid = get_local_id(0);
     long r = (long)get_group_id(0) * ROWS + get_local_id(1);

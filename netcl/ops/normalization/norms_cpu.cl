@@ -1,6 +1,6 @@
 // norms_cpu.cl: vectors as the kernels of all norms for CPU devices load and store them.
-// V is a vector of VW elements of the compute type E; GET, SET and RESERVE are for elements of x and y, stored as S; WIDE
-// and PUT for those of E.
+// V is a vector of VW elements of the compute type E; GET, SET and RESERVE are for elements of x and y, stored as S;
+// WIDE and PUT for those of E.
 typedef VECTOR V;
 typedef VECTOR U __attribute__((aligned(sizeof(E))));   // a vector that need not be aligned
 #define WIDE(p) (*(__global const U*)(p))

@@ -1,6 +1,6 @@
 // norms_gpu.cl: vectors as the kernels of all norms for GPUs load and store them.
-// V is a vector of VEC (1 or 4) elements of the compute type E; GET and SET are for elements of x and y, stored as S; WIDE
-// and PUT for those of E; SUM adds the elements of a vector.
+// V is a vector of VEC (1 or 4) elements of the compute type E; GET and SET are for elements of x and y, stored as S;
+// WIDE and PUT for those of E; SUM adds the elements of a vector.
 typedef VECTOR V;
 #if VEC == 4
 #define WIDE(p, i) (*(__global const V*)((p) + 4 * (i)))

@@ -1,15 +1,16 @@
 // pool_cpu.cl: pooling of floats on CPU devices. VW outputs of a row at a time where all their windows lie inside the
 // image; elsewhere one by one. Gradients go through the windows of a plane in order, so that every sum has one owner.
-// Each work-item takes `rows` rows of the output (forward) or planes (gradients). Launch: local = (1). Follows memory.cl.
-// V is a vector of VW of the compute type T, M the integers as wide; x has unit stride along its rows, `span` elements
-// from its first to its end. The meaning of a window is that of pool.cl.
+// Each work-item takes `rows` rows of the output (forward) or planes (gradients). Launch: local = (1). Follows
+// memory.cl. V is a vector of VW of the compute type T, M the integers as wide; x has unit stride along its rows,
+// `span` elements from its first to its end. The meaning of a window is that of pool.cl.
 // INDICES: max_pool also writes where the maxima are.
 #ifndef INDICES
 #define INDICES 1
 #endif
 #define FIRST(start, step) ((start) < 0 ? (-(start) + (step) - 1) / (step) : 0)
 #define END(start, step, taps, length) \
-    ((start) + ((taps) - 1) * (step) < (length) ? (taps) : (start) >= (length) ? 0 : ((length) - (start) + (step) - 1) / (step))
+    ((start) + ((taps) - 1) * (step) < (length) ? (taps) : (start) >= (length) ? 0 \
+     : ((length) - (start) + (step) - 1) / (step))
 
 typedef struct {
     long C, H, W, Ho, Wo, KH, KW, sy, sx, py, px, dy, dx, xn, xc, xh, span, planes, rows, with_pad, divisor;

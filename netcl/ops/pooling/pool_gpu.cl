@@ -94,7 +94,8 @@ __kernel void avg_pool(__global S* Y, __global const S* X, long oY, long oX, con
         EACH_MEETING(t, r) PAIRS(e, v) sum[t][e] += s[AT(e, v)];
     }
     EACH_RESULT(t, e) {
-        const int high = counted(i0 + t, KH, SY, PY, D.H, D.with_pad), wide = counted(j0 + e, KW, SX, PX, D.W, D.with_pad);
+        const int high = counted(i0 + t, KH, SY, PY, D.H, D.with_pad),
+            wide = counted(j0 + e, KW, SX, PX, D.W, D.with_pad);
         sum[t][e] /= (E)(D.divisor ? D.divisor : (long)high * wide);
     }
     WRITE(write_row, Y, oY, sum)
