@@ -5,8 +5,12 @@ import itertools
 import numpy as np
 from scipy import special
 
+from netcl.core.layout import contiguous_strides
 from netcl.core.tensor import Tensor
+from netcl.kernels.route import ranked
+from netcl.ops.convolution import gpu
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
+from netcl.ops.convolution.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD
 
 TOLERANCE = {"bfloat16": 0.024, "float16": 3e-3, "float32": 4e-6, "float64": 1e-13}
 ACTIVATIONS = {
@@ -19,6 +23,20 @@ ACTIVATIONS = {
 
 def values(shape, dtype="float32", seed=0):
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def best_routes(queue, g, dtype):
+    """The names of the routes that a GPU takes for a convolution and its gradients, of tensors without memory."""
+    x, w, y = (
+        Tensor(None, shape, contiguous_strides(shape), 0, np.dtype(dtype), queue)
+        for shape in (g.x_shape, g.w_shape, g.y_shape)
+    )
+    ways = (
+        (FORWARD, gpu.forward_routes(y, x, w, False, g, None)),
+        (INPUT_GRAD, gpu.input_routes(x, y, g)),
+        (WEIGHT_GRAD, gpu.weight_routes(y, x, g)),
+    )
+    return tuple(ranked(op, routes)[0].name for op, routes in ways)
 
 
 def two(v):

@@ -15,8 +15,7 @@ from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.kernels import tuning
-from netcl.ops.convolution import gpu as conv_gpu
-from netcl.ops.convolution import winograd
+from netcl.ops.convolution import implicit_gemm, winograd
 from netcl.ops.convolution.op import conv2d, conv2d_bias_grad, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.convolution.problem import geometry, residues
 from netcl.ops.nvidia import probe
@@ -191,10 +190,10 @@ def test_tiles_of_doubles_fit_in_local_memory(cl_queue, monkeypatch):
     g = geometry("test", (2, 8, 33, 33), (70, 8, 3, 3), 1, 1, 1, 1)
     with override_profile(cl_queue, small):
         x, y = (Tensor.zeros(cl_queue, shape, "float64") for shape in ((2, 8, 33, 33), g.y_shape))
-        made, build = [], conv_gpu.program
-        monkeypatch.setattr(conv_gpu, "program", lambda *given: made.append(build(*given)) or made[-1])
-        conv_gpu._forward_plan(g, x, y.strides, (True,) * 3, False, None)
-        conv_gpu._weight_plan(g, x, y, (True,) * 2)
+        made, build = [], implicit_gemm.program
+        monkeypatch.setattr(implicit_gemm, "program", lambda *given: made.append(build(*given)) or made[-1])
+        implicit_gemm.plan(g, x, y.strides, (True,) * 3, False, None)
+        implicit_gemm.plan_weights(g, x, y, (True,) * 2)
     assert len(made) == 2
     for one in made:
         size = one.kernel.handle.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, cl_queue.device)

@@ -4,15 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-from conv_reference import ACTIVATIONS, Reference, close, values
+from conv_reference import ACTIVATIONS, Reference, best_routes, close, values
 from units import TOLERANCE, error
 
 from netcl.core.device import manager
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.kernels import tuning
-from netcl.ops.convolution import gpu as conv_gpu
-from netcl.ops.convolution import im2col as conv_columns
+from netcl.kernels.route import force
+from netcl.ops.convolution import im2col
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.convolution.problem import geometry
 from netcl.ops.nvidia import probe
@@ -44,7 +44,8 @@ CASES = {
 @pytest.fixture
 def queue(cl_queue):
     """A queue with the kernels that GPUs get, at the smallest work-groups."""
-    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=64)):
+    profile = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=64)
+    with override_profile(cl_queue, profile), force("im2col"):
         yield cl_queue
 
 
@@ -60,17 +61,17 @@ def chunk(monkeypatch):
     return limit
 
 
+def settings(g):
+    return {"stride": g.stride, "padding": g.padding, "dilation": g.dilation, "groups": g.groups}
+
+
 def forward(x, w, b, g, activation=None):
-    y = Tensor.empty(x.queue, g.y_shape, x.dtype)
-    conv_columns.forward(y, x, w, b, g, activation)
-    return y
+    return conv2d(x, w, b, **settings(g), activation=activation)
 
 
 def gradients(x, w, upstream, g):
-    dx, dw = Tensor.empty(x.queue, g.x_shape, x.dtype), Tensor.empty(x.queue, g.w_shape, x.dtype)
-    conv_columns.input_grad(dx, upstream, w, g)
-    conv_columns.weight_grad(dw, upstream, x, g)
-    return dx, dw
+    dx = conv2d_input_grad(upstream, w, g.x_shape, **settings(g))
+    return dx, conv2d_weight_grad(upstream, x, g.w_shape, **settings(g))
 
 
 def check(queue, x_shape, w_shape, dtype="float32", groups=1, **options):
@@ -137,7 +138,7 @@ def test_views(queue):
     close(forward(view, tw, None, g), ref.forward(expected, w), terms=27)
     dx, _ = gradients(view, tw, turned.contiguous(), g)
     close(dx, ref.input_grad(upstream, w), terms=144)
-    conv_columns.input_grad(dx, turned, tw, g)
+    dx, _ = gradients(view, tw, turned, g)
     close(dx, ref.input_grad(upstream, w), terms=144)
     _, dw = gradients(view, tw, turned.contiguous(), g)
     close(dw, ref.weight_grad(upstream, expected), terms=180)
@@ -192,44 +193,32 @@ def test_results_are_the_same_bit_for_bit(queue, chunk, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_which_convolutions_come_this_way(queue, monkeypatch, dtype):
+def test_which_convolutions_come_this_way(cl_queue, monkeypatch, dtype):
     """Those of few channels with much to do, forward where columns cost less."""
     monkeypatch.setattr(probe, "_probed", lambda profile: probe.FAMILIES)
     h200 = {"name": "NVIDIA H200", "vendor": "NVIDIA", "architecture": "sm_90", "compute_units": 132}
-    profile = dataclasses.replace(profile_of(queue), **h200, max_work_group=1024, local_mem=49152)
+    profile = dataclasses.replace(profile_of(cl_queue), **h200, max_work_group=1024, local_mem=49152)
     rows = [
         (True, (32, 3, 224, 224), (64, 3, 7, 7), 2, 1), (True, (128, 3, 32, 32), (64, 3, 3, 3), 1, 1),
         (True, (64, 3, 224, 224), (768, 3, 16, 16), 16, 1), (False, (1, 3, 9, 9), (64, 3, 3, 3), 1, 1),
         (False, (32, 64, 56, 56), (64, 64, 3, 3), 1, 1), (False, (32, 64, 56, 56), (64, 1, 3, 3), 1, 64),
         (False, (32, 3, 56, 56), (3, 3, 3, 3), 1, 1), (False, (1, 3, 4096, 4096), (64, 3, 7, 7), 1, 1),
     ]  # fmt: skip
-    with override_profile(queue, profile):
+    with override_profile(cl_queue, profile):
         for expected, x_shape, w_shape, stride, groups in rows:
             g = geometry("test", x_shape, w_shape, stride, 0, 1, groups)
-            assert conv_columns.suits(g, np.dtype(dtype), queue) == expected
-        x = Tensor.empty(queue, (1, 3, 1, 1), dtype)
+            assert im2col.pays(g, np.dtype(dtype), cl_queue) == expected
         for expected, (_, x_shape, w_shape, stride, groups) in zip((True, False, True, False), rows):
             g = geometry("test", x_shape, w_shape, stride, 0, 1, groups)
-            assert conv_gpu._by_columns(g, x) == expected
+            assert (best_routes(cl_queue, g, dtype)[0] == "im2col") == expected
 
 
 @pytest.mark.parametrize("much", [False, True])
-def test_large_ones_are_sent_here(queue, monkeypatch, much):
-    """conv2d and its gradients, with the size from which columns are made lowered to that of the test."""
-    calls = []
-    for name in ("forward", "input_grad", "weight_grad"):
-        run = getattr(conv_columns, name)
-        monkeypatch.setattr(conv_columns, name, lambda *a, run=run, name=name: (calls.append(name), run(*a)))
-    monkeypatch.setattr(conv_columns, "LARGE", 1 if much else 1 << 60)
-    monkeypatch.setattr(conv_columns, "cost", lambda *_: 0.0)
-    x_shape, w_shape, options = ((2, 3, 9, 11), (16, 3, 5, 5), {"stride": 2, "padding": 2})
-    ref = Reference(x_shape, w_shape, **options)
-    x, w, g = values(x_shape), values(w_shape, seed=1), values(ref.y_shape, seed=2)
-    tx, tw, tg = (Tensor.from_host(queue, a) for a in (x, w, g))
-    close(conv2d(tx, tw, **options), ref.forward(x, w), terms=75)
-    close(conv2d_input_grad(tg, tw, x_shape, **options), ref.input_grad(g, w), terms=400)
-    close(conv2d_weight_grad(tg, tx, w_shape, **options), ref.weight_grad(g, x), terms=60)
-    assert calls == (["forward", "input_grad", "weight_grad"] if much else [])
+def test_gradients_with_much_to_do_come_this_way(cl_queue, monkeypatch, much):
+    monkeypatch.setattr(im2col, "LARGE", 1 if much else 1 << 60)
+    g = geometry("test", (2, 3, 9, 11), (16, 3, 5, 5), 2, 2, 1, 1)
+    with override_profile(cl_queue, dataclasses.replace(profile_of(cl_queue), kind="gpu")):
+        assert best_routes(cl_queue, g, "float32")[1:] == ("im2col" if much else "implicit_gemm",) * 2
 
 
 @pytest.mark.gpu
@@ -245,7 +234,7 @@ def test_on_matrix_units(gpu, precise, dtype, precision, x_shape, w_shape, strid
     rng = np.random.default_rng(9)
     x, w, upstream = (rng.standard_normal(s).astype(dtype) for s in (x_shape, w_shape, g.y_shape))
     how = {"stride": stride, "padding": padding, "groups": groups}
-    assert conv_columns.suits(g, np.dtype(dtype), gpu)
+    assert im2col.pays(g, np.dtype(dtype), gpu)
     host = manager.default("cpu").queue
     results = []
     for queue, kind in ((gpu, dtype), (host, "f8")):

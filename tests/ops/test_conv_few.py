@@ -6,8 +6,8 @@ from conv_reference import ACTIVATIONS, Reference, close, values
 from families import FAMILIES, queue_of
 
 from netcl.core.tensor import Tensor
+from netcl.kernels.route import force
 from netcl.ops.convolution import direct as conv_few
-from netcl.ops.convolution import gpu as conv_gpu
 from netcl.ops.convolution.op import conv2d
 from netcl.ops.convolution.problem import geometry
 
@@ -22,10 +22,10 @@ CASES = {
 
 
 @pytest.fixture(params=[name for name in FAMILIES if "gpu" in name])
-def gpu(request, monkeypatch):
+def gpu(request):
     """Queues with the kernels of GPUs, which do not fall back here."""
-    monkeypatch.setattr(conv_gpu, "_forward", None)
-    return queue_of(request.param)
+    with force("direct"):
+        yield queue_of(request.param)
 
 
 def run(queue, case, dtype="float32", bias=False, activation=None):

@@ -14,11 +14,10 @@ from conv_reference import ACTIVATIONS, Reference, check, values
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
+from netcl.kernels.route import force
 from netcl.ops import elementwise as E
-from netcl.ops.convolution import winograd, winograd_gpu
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.nvidia import probe
-from netcl.ops.nvidia.precision import set_matmul_precision
 from netcl.runtime.capture import KernelCapture
 
 LOST = 2e-5  # of the sum of |x w|: 256 times the spacing of float32
@@ -35,11 +34,10 @@ def posing(request):
 
 
 @pytest.fixture
-def forced(monkeypatch):
-    """All that can go by transforms does."""
-    for name in ("forward_cost", "weights_cost"):
-        monkeypatch.setattr(winograd_gpu, name, lambda *_: 0.0)
-    monkeypatch.setattr(winograd, "FEW", 0)
+def forced():
+    """All goes by transforms."""
+    with force("winograd"):
+        yield
 
 
 @pytest.fixture
@@ -151,11 +149,8 @@ def test_weights_that_are_not_finite_act_as_in_plain_sums(device, value):
     a = inputs(make=values)
     a["w"][3, 4, 0, 2] = value
     found = results(device, **a, padding=1)
-    set_matmul_precision("highest")
-    try:
+    with force("implicit_gemm"):
         plain = results(device, **a, padding=1)
-    finally:
-        set_matmul_precision("high")
     for y, wanted in zip(found, plain):
         y, wanted = y.to_host(), wanted.to_host()
         assert np.isfinite(wanted).any()
@@ -232,7 +227,7 @@ def test_groups_views_bias_and_activation(device):
         ((2, 20, 11, 12), (22, 20, 3, 3), 0),
         ((1, 18, 5, 6), (17, 18, 3, 3), 4),
         ((1, 150, 4, 7), (150, 150, 3, 3), 1),
-        ((9, 16, 1, 1), (16, 16, 3, 3), 2),
+        ((9, 16, 3, 3), (16, 16, 3, 3), 2),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -6,7 +6,7 @@ from conv_reference import ACTIVATIONS, Reference, close, values
 from families import FAMILIES, queue_of
 
 from netcl.core.tensor import Tensor
-from netcl.ops.convolution import gpu as conv_gpu
+from netcl.kernels.route import force
 from netcl.ops.convolution import register_tiled as conv_strips
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.convolution.problem import geometry
@@ -30,11 +30,10 @@ CASES = {
 
 
 @pytest.fixture(params=[name for name in FAMILIES if "gpu" in name])
-def gpu(request, monkeypatch):
+def gpu(request):
     """Queues with the kernels of GPUs, which do not fall back here."""
-    for name in ("_forward", "_weight_plan"):
-        monkeypatch.setattr(conv_gpu, name, None)
-    return queue_of(request.param)
+    with force("depthwise"):
+        yield queue_of(request.param)
 
 
 def check(queue, x_shape, w_shape, options, dtype="float32"):

@@ -4,14 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from conv_reference import ACTIVATIONS, Reference, close, values
+from conv_reference import ACTIVATIONS, Reference, best_routes, close, values
 
 from netcl.core.backend import opencl
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
 from netcl.kernels import tuning
-from netcl.ops.convolution import gpu as conv_gpu
-from netcl.ops.convolution import winograd, winograd_gpu
+from netcl.kernels.route import force
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.convolution.problem import geometry
 from netcl.ops.nvidia import probe
@@ -34,25 +33,18 @@ CASES = {
 
 
 @pytest.fixture
-def queue(cl_queue, monkeypatch):
-    """A queue with the kernels that GPUs get, at the smallest work-groups; all that can go by transforms does."""
-    for name in ("forward_cost", "weights_cost"):
-        monkeypatch.setattr(winograd_gpu, name, lambda *_: 0.0)
-    monkeypatch.setattr(winograd, "FEW", 0)
-    with probe.only(), override_profile(
-        cl_queue, dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=64)
-    ):  # fmt: skip
+def gpu(cl_queue):
+    """A queue with the kernels that GPUs get, at the smallest work-groups."""
+    profile = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=64)
+    with probe.only(), override_profile(cl_queue, profile):
         yield cl_queue
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """The names of what goes by transforms, in order."""
-    made = []
-    for name in ("forward", "input_grad", "weight_grad"):
-        run = getattr(winograd_gpu, name)
-        monkeypatch.setattr(winograd_gpu, name, lambda *a, run=run, name=name: (made.append(name), run(*a)))
-    return made
+def queue(gpu):
+    """The same, where all goes by transforms."""
+    with force("winograd"):
+        yield gpu
 
 
 @pytest.fixture
@@ -91,37 +83,32 @@ def check(queue, x_shape, w_shape, padding=1, dtype="float32", groups=1):
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_forward_and_gradients(queue, calls, case):
+def test_forward_and_gradients(queue, case):
     check(queue, *CASES[case])
-    assert calls == ["forward", "input_grad", "weight_grad"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("case", ["even", "odd", "no padding, rows of twelve"])
-def test_narrow_storage(queue, calls, case, dtype):
+def test_narrow_storage(queue, case, dtype):
     check(queue, *CASES[case], dtype=dtype)
-    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 9])
-def test_borders_of_tiles(queue, calls, size):
+def test_borders_of_tiles(queue, size):
     """Heights and widths beside multiples of four."""
     for wide, c, o in ((4, 16, 33), (size, 25, 16), (13, 31, 20)):
         check(queue, (2, c, size, wide), (o, c, 3, 3))
-    assert len(calls) == 9
 
 
-def test_groups(queue, calls):
+def test_groups(queue):
     check(queue, (2, 36, 9, 10), (60, 18, 3, 3), groups=2)
-    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("size", [1, 36 * 36 * 4 * 20, 1 << 20])
-def test_turns(queue, calls, chunk, size):
+def test_turns(queue, chunk, size):
     """Turns of eight tiles, of unequal length, and one."""
     chunk(size)
     check(queue, (3, 16, 9, 14), (20, 16, 3, 3))
-    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("value", [1e8, np.inf])
@@ -162,16 +149,15 @@ def test_looking_for_large_values_takes_no_launch_of_its_own(queue, launches):
 
 @pytest.mark.parametrize("activation", list(ACTIVATIONS))
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_bias_and_activation(queue, calls, activation, dtype):
+def test_bias_and_activation(queue, activation, dtype):
     x, w, b = values((2, 20, 7, 8), dtype), values((18, 20, 3, 3), dtype, 1) / 8, values((18,), dtype, 2)
     w = w.astype(dtype)
     y = conv2d(*(Tensor.from_host(queue, a) for a in (x, w, b)), padding=1, activation=activation)
     expected = Reference(x.shape, w.shape, padding=1).forward(x, w) + b.astype("f8")[:, None, None]
     close(y, ACTIVATIONS[activation](expected), dtype, 180)
-    assert calls == ["forward"]
 
 
-def test_views(queue, calls):
+def test_views(queue):
     """A turned window that NaN surrounds, weights and a gradient that lie turned, and a repeated image."""
     big = np.full((3, 30, 14, 29), np.nan, "f4")
     big[:2, 3:23, 2:13, 5:26] = values((2, 20, 11, 21))
@@ -187,7 +173,6 @@ def test_views(queue, calls):
     close(conv2d_weight_grad(tg, view, w.shape, padding=1), ref.weight_grad(g, x), terms=462)
     one, image = Tensor.from_host(queue, g[:1]).expand(2, *g.shape[1:]), np.broadcast_to(g[:1], g.shape)
     close(conv2d_input_grad(one, tw, x.shape, padding=1), ref.input_grad(image, w), terms=162)
-    assert len(calls) == 4
 
 
 def test_rounds_little(queue):
@@ -206,20 +191,16 @@ def test_rounds_little(queue):
         assert np.abs(error).max() <= 5e-6 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("level", ["high", "highest"])
-def test_an_infinity_reaches_the_outputs_beside_it(queue, calls, level):
+@pytest.mark.parametrize("way", ["winograd", "implicit_gemm"])
+def test_an_infinity_reaches_the_outputs_beside_it(gpu, way):
     """Nine of them, by transforms and by plain sums."""
     x, w = values((1, 16, 12, 12)), values((16, 16, 3, 3), seed=1)
     x[0, 3, 5, 6] = np.inf
-    set_matmul_precision(level)
-    try:
-        y = conv2d(*(Tensor.from_host(queue, a) for a in (x, w)), padding=1).to_host()
-    finally:
-        set_matmul_precision("high")
+    with force(way):
+        y = conv2d(*(Tensor.from_host(gpu, a) for a in (x, w)), padding=1).to_host()
     reached = np.zeros((12, 12), bool)
     reached[4:7, 5:8] = True
     assert np.isfinite(y[:, :, ~reached]).all() and np.isinf(y[:, :, reached]).all()
-    assert calls == (["forward"] if level == "high" else [])
 
 
 def test_results_are_the_same_bit_for_bit(queue, chunk):
@@ -247,19 +228,14 @@ def test_which_convolutions_come_this_way(cl_queue):
     ]
 
     def chosen(g, dtype="float32"):
-        x = Tensor.empty(cl_queue, (1, 8, 1, 1), dtype)
-        return (
-            conv_gpu._by_winograd(g, x),
-            conv_gpu._by_winograd(g, x, turned=True),
-            conv_gpu._weights_by_winograd(g, x),
-        )
+        return tuple(name == "winograd" for name in best_routes(cl_queue, g, dtype))
 
     for profile, column in ((h200, 3), (unknown, 4)):
-        with override_profile(cl_queue, profile):
+        with probe.only(), override_profile(cl_queue, profile):
             for row in rows:
                 g = geometry("test", row[0], row[1], row[2], 1, 1, 1)
                 assert chosen(g) == row[column], (profile.name, row)
-    with override_profile(cl_queue, h200):
+    with probe.only(), override_profile(cl_queue, h200):
         g = geometry("test", *rows[0][:2], 1, 1, 1, 1)
         assert chosen(g, "float16") == (1, 1, 1) and chosen(g, "float64") == (0, 0, 0)
         set_matmul_precision("highest")

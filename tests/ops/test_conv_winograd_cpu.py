@@ -8,6 +8,7 @@ from conv_reference import ACTIVATIONS, Reference, check, close, values
 
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.tensor import Tensor
+from netcl.kernels.route import force
 from netcl.ops.convolution import winograd
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.nvidia.precision import set_matmul_precision
@@ -34,12 +35,12 @@ WINOGRAD = {
 }
 
 
-@pytest.mark.usefixtures("any_tiles")
 @pytest.mark.parametrize("case", list(WINOGRAD))
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_winograd_sizes(queue, case, dtype):
+def test_winograd_sizes(cl_queue, case, dtype):
     x_shape, w_shape, options = WINOGRAD[case]
-    check(queue, x_shape, w_shape, dtype, **options)
+    with force("winograd"):
+        check(cl_queue, x_shape, w_shape, dtype, **options)
 
 
 @pytest.mark.usefixtures("any_tiles")

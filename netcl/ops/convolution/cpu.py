@@ -2,42 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import NARROW, DType, compute_dtype
 from netcl.core.layout import Shape
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate
+from netcl.kernels import route
 from netcl.kernels.plans import remember
 from netcl.kernels.program import Launch, Program, program
-from netcl.ops.convolution import depthwise_cpu, winograd, winograd_cpu
-from netcl.ops.convolution import residue as conv_residue
+from netcl.kernels.route import FIRST, LAST, Route, cannot, choose
+from netcl.ops.convolution import depthwise_cpu, residue, winograd, winograd_cpu
 from netcl.ops.convolution.lanes_cpu import lanes_fields, unit_rows
-from netcl.ops.convolution.problem import Geometry
+from netcl.ops.convolution.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Geometry
 from netcl.ops.product.cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, sizes, text
 
 CHUNK = 1 << 15  # elements of the output per work-item and block: they are added to once per block of taps
 
-
-def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
-    """y = activation(conv(x, w) + bias); w is contiguous, y any strided part of a tensor."""
-    queue, x = x.queue, unit_rows(x)
-    if depthwise_cpu.fits(g, queue):
-        return depthwise_cpu.forward(y, x, w, bias, g, activation)
-    if winograd_cpu.fits(g, x.dtype, queue) and winograd_cpu.pays(g, queue):
-        return winograd_cpu.forward(y, x, w, bias, g, activation)
-    key = ("conv_cpu", g, x.strides, y.strides, x.dtype, bias is None, activation)
-    launch, partial = remember(
-        queue, key, lambda: _plan(queue, g, x.strides, y.strides, x.dtype, bias is not None, activation)
-    )
-    part = y if partial is None else allocate(queue, partial, compute_dtype(x.dtype))
-    launch(Y=y, part=part.buffer, X=x, Wt=w, bias=w if bias is None else bias)
+Run = Callable[..., None]  # of y, x, w and bias; dw, g and x
 
 
-def _plan(
-    queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None
-) -> tuple[Launch, Shape | None]:
-    """The launch of a forward convolution, and the shape of the partial sums (None without)."""
+def forward(
+    y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None, op: str = FORWARD
+) -> None:
+    """y = activation(conv(x, w) + bias); w is contiguous, y any strided part of a tensor. `op`: what it is part of."""
+    x = unit_rows(x)
+    key = op, g, x.strides, y.strides, x.dtype, bias is None, activation, route.mode
+    run: Run = remember(x.queue, key, lambda: choose(op, forward_routes(y, x, bias is not None, g, activation)))
+    run(y, x, w, bias)
+
+
+def forward_routes(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None) -> list[Route]:
+    """The ways forward."""
+    queue, xs, ys, dtype = x.queue, x.strides, y.strides, x.dtype
+
+    def depthwise(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+        depthwise_cpu.forward(y, x, w, bias, g, activation)
+
+    def transformed(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+        winograd_cpu.forward(y, x, w, bias, g, activation)
+
+    pays = winograd_cpu.fits(g, dtype, queue) and winograd_cpu.pays(g, queue)
+    return [
+        _depthwise(g, queue, depthwise),
+        _by_winograd(g, dtype, queue, transformed, "" if pays else winograd_cpu.SMALL),
+        Route(FIRST, "implicit_gemm", lambda: _plan(queue, g, xs, ys, dtype, bias, activation)),
+    ]
+
+
+def _depthwise(g: Geometry, queue: Queue, run: Run) -> Route:
+    if not depthwise_cpu.fits(g, queue):
+        return cannot("depthwise", depthwise_cpu.LIMITS)
+    return Route(FIRST, "depthwise", lambda: run)
+
+
+def _by_winograd(g: Geometry, dtype: DType, queue: Queue, run: Run, against: str) -> Route:
+    if not winograd_cpu.fits(g, dtype, queue):
+        return cannot("winograd", winograd.LIMITS)
+    return Route(LAST if against else FIRST, "winograd", lambda: run, against)
+
+
+def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Run:
+    """A function (y, x, w, bias) that launches a forward convolution."""
     row, m, q = sizes(profile_of(queue), dtype), g.o // g.groups, g.pixels
     rows = -(-m // row["MC"])
     mc = -(-m // (rows * row["MR"])) * row["MR"]
@@ -48,27 +77,54 @@ def _plan(
     made = _program(queue, "conv", dtype, bias or activation is not None)
     dims = lanes_fields(made, g, xs, ys, mc=mc, nc=nc, kstep=kstep, act=ACTS[activation], has_bias=bias)
     launch = made.bind((-(-m // mc), -(-q // nc), g.groups), (1, 1, 1), D=dims)
-    return launch, (g.o, q) if dtype in NARROW and g.taps > kstep else None
+    sums = (g.o, q) if dtype in NARROW and g.taps > kstep else None
+
+    def run(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+        part = y if sums is None else allocate(queue, sums, compute_dtype(dtype))
+        launch(Y=y, part=part.buffer, X=x, Wt=w, bias=w if bias is None else bias)
+
+    return run
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
-    """dx of a convolution; w is contiguous."""
-    conv_residue.input_grad(forward, dx, g, w, form)
+    """dx of a convolution, whose routes are those of the convolutions that it falls apart into; w is contiguous."""
+    residue.input_grad(partial(forward, op=INPUT_GRAD), dx, g, w, form)
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw of a convolution; g and dw are contiguous."""
-    queue, x = g.queue, unit_rows(x)
-    if depthwise_cpu.fits(form, queue):
-        return depthwise_cpu.weight_grad(dw, g, x, form)
-    if winograd_cpu.fits(form, g.dtype, queue) and winograd.weights_pay(form):
+    x = unit_rows(x)
+    key = WEIGHT_GRAD, form, x.strides, g.dtype, route.mode
+    run: Run = remember(g.queue, key, lambda: choose(WEIGHT_GRAD, weight_routes(g, x, form)))
+    run(dw, g, x)
+
+
+def weight_routes(g: Tensor, x: Tensor, form: Geometry) -> list[Route]:
+    """The ways to the weights' gradient."""
+    queue, dtype, xs, gs = g.queue, g.dtype, x.strides, g.strides
+
+    def depthwise(dw: Tensor, g: Tensor, x: Tensor) -> None:
+        depthwise_cpu.weight_grad(dw, g, x, form)
+
+    def transformed(dw: Tensor, g: Tensor, x: Tensor) -> None:
         part, splits = winograd_cpu.weight_sums(g, x, form)
-    else:
-        key = ("conv_cpu weights", form, x.strides, g.dtype)
-        launch, splits = remember(queue, key, lambda: _weight_plan(queue, form, x.strides, g.strides, g.dtype))
-        part = launch(G=g, X=x)
-    add = remember(queue, ("conv_cpu sum", form, splits, g.dtype), lambda: _sum_plan(queue, form, splits, g.dtype))
-    add(dW=dw, part=part.buffer)
+        _sum(queue, form, splits, dtype)(dW=dw, part=part.buffer)
+
+    def by_tiles() -> Run:
+        launch, splits = _weight_plan(queue, form, xs, gs, dtype)
+        add = _sum(queue, form, splits, dtype)
+        return lambda dw, g, x: add(dW=dw, part=launch(G=g, X=x).buffer)
+
+    return [
+        _depthwise(form, queue, depthwise),
+        _by_winograd(form, dtype, queue, transformed, "" if winograd.weights_pay(form) else winograd.SMALL),
+        Route(FIRST, "implicit_gemm", by_tiles),
+    ]
+
+
+def _sum(queue: Queue, form: Geometry, splits: int, dtype: DType) -> Launch:
+    """The launch that makes dW of its parts."""
+    return remember(queue, ("conv_cpu sum", form, splits, dtype), lambda: _sum_plan(queue, form, splits, dtype))
 
 
 def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> tuple[Launch, int]:

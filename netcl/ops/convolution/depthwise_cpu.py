@@ -17,6 +17,7 @@ BAND = 16384  # elements of a copied band of rows
 MOST = 64  # taps of the largest filter
 GRAIN = 1 << 14  # outputs per work-item
 VECTOR = 16  # elements of the widest vector, which may reach behind a row
+LIMITS = f"for groups of one input channel, filters of at most {MOST} taps and rows that fit in local memory"
 
 
 def fits(g: Geometry, queue: Any) -> bool:

@@ -10,7 +10,6 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources, tuning
-from netcl.kernels.plans import remember
 from netcl.kernels.program import Launch, program
 from netcl.ops.convolution.problem import MOST_PIXELS, Geometry
 from netcl.ops.product.split_k import epilogue
@@ -18,6 +17,7 @@ from netcl.ops.product.split_k import epilogue
 OPTIONS = ("-cl-mad-enable",)
 TAPS = 64  # most taps of a filter,
 CHANNELS = 32  # and of one of a single pixel, for which tiles load four pixels at a time
+LIMITS = f"for one group of at most {TAPS} taps ({CHANNELS} of one pixel), not of doubles"
 HELD = 128  # input pixels that a work-item keeps in registers
 
 
@@ -27,16 +27,8 @@ def suits(g: Geometry, dtype: DType) -> bool:
     return g.groups == 1 and 0 < g.taps <= most and dtype != FLOAT64 and g.pixels <= MOST_PIXELS
 
 
-def forward(
-    y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None, wide: bool
-) -> None:
-    """y = activation(conv(x, w) + bias); w and bias are contiguous. `wide`: offsets need 64 bits."""
-    key = ("conv_few", g, x.strides, y.strides, x.dtype, bias is None, activation)
-    launch = remember(x.queue, key, lambda: _plan(y, x, bias is not None, g, activation, wide))
-    launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
-
-
-def _plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, wide: bool) -> Launch:
+def plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, wide: bool) -> Launch:
+    """The launch of y = activation(conv(x, w) + bias), with contiguous w and bias. `wide`: offsets need 64 bits."""
     profile, element = profile_of(x.queue), C_NAME[compute_dtype(x.dtype)]
     row = tuning.parameters("conv_few", profile)
     each = next(n for n in (4, 2, 1) if n * g.taps <= HELD)

@@ -1,258 +1,165 @@
-"""Convolutions on GPUs: which kernels compute one, and the portable ones (conv_gpu.cl).
+"""Convolutions on GPUs: the routes of each pass, and which is taken.
 
 Groups of few channels, depthwise convolutions among them, and filters of few taps are summed out of registers
 (register_tiled.py, direct.py). Where the device has them, warpgroup matrix units take what suits them
 (ops/nvidia/conv.py). Few input channels and much to do go by products over columns (im2col.py), 3x3 filters
-between many channels by Winograd's transforms (winograd_gpu.py), and the rest by tiles.
+between many channels by Winograd's transforms (winograd_gpu.py), and the rest by tiles (implicit_gemm.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from math import gcd
 from typing import Any
 
-import numpy as np
-
-from netcl.core.backend.opencl import write
-from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
-from netcl.core.errors import NetclError
-from netcl.core.layout import Shape, size_of
-from netcl.core.memory import empty_buffer
+from netcl.core.dtypes import DType
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
-from netcl.kernels import route, sources, tuning
+from netcl.kernels import route
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, Program, program
-from netcl.kernels.tiling import cut
-from netcl.ops.convolution import direct as conv_few
-from netcl.ops.convolution import im2col as conv_columns
-from netcl.ops.convolution import register_tiled as conv_strips
-from netcl.ops.convolution import residue as conv_residue
-from netcl.ops.convolution import winograd, winograd_gpu
-from netcl.ops.convolution.problem import MOST_PIXELS, Geometry
+from netcl.kernels.program import Launch
+from netcl.kernels.route import FIRST, LAST, Route, cannot, choose
+from netcl.ops.convolution import direct, im2col, implicit_gemm, register_tiled, residue, winograd, winograd_gpu
+from netcl.ops.convolution.problem import FORWARD, INPUT_GRAD, MOST_PIXELS, WEIGHT_GRAD, Geometry
 from netcl.ops.nvidia import conv as units
-from netcl.ops.nvidia.precision import matmul_precision
-from netcl.ops.product.split_k import add_parts, epilogue
+from netcl.ops.nvidia import probe
+from netcl.ops.product.split_k import add_parts
 
-OPTIONS = ("-cl-mad-enable",)
-ROWS = ("conv_gpu", "conv_gpu_large", "conv_gpu_flat")  # of the tuning table; the last for few output channels
-PIXELS = (*ROWS, "conv_gpu_pixels")  # where pixels are read four at a time
-WEIGHTS_ROWS = ("conv_gpu", "conv_gpu_weights")
-GROUPS_PER_UNIT = 4  # work-groups per compute unit that the pixels of a weight gradient are split for
-LEAST_DEPTH = 256  # pixels of a split
-DOUBLES = tuning.conv_tiles(16)  # the table is for floats
+Run = Callable[..., None]  # of y, x, w and bias; dx, g and w; dw, g and x
 
 
 def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
-    """y = activation(conv(x, w) + bias); y and w are contiguous."""
-    if units.usable(g, x.dtype, x.queue) and units.attempt(lambda: units.forward(y, x, w, bias, g, activation)):
-        return
-    if conv_strips.forward(y, x, w, bias, g, activation):
-        return
-    if conv_few.suits(g, x.dtype):
-        conv_few.forward(y, x, w, bias, g, activation, _wide(g, x, y.strides))
-    elif _by_columns(g, x):
-        conv_columns.forward(y, x, w, bias, g, activation)
-    elif _by_winograd(g, x):
-        winograd_gpu.forward(y, x, w, bias, g, activation)
-    else:
-        _forward(y, x, w, bias, g, activation)
+    """y = activation(conv(x, w) + bias); y is new, w contiguous."""
+    key = (
+        FORWARD, g, x.strides, x.offset & 7, w.offset & 3, x.dtype, bias is None, activation, route.mode
+    )  # fmt: skip
+    run: Run = remember(x.queue, key, lambda: choose(FORWARD, forward_routes(y, x, w, bias is not None, g, activation)))
+    run(y, x, w, bias)
 
 
-def _by_columns(g: Geometry, x: Tensor) -> bool:
-    """Whether columns are the cheaper way forward: they are written and read, but products are ordinary ones."""
-    queue = x.queue
+def forward_routes(
+    y: Tensor, x: Tensor, w: Tensor, bias: bool, g: Geometry, activation: str | None
+) -> list[Route]:  # fmt: skip
+    """The ways forward."""
+    queue, dtype, aligned = x.queue, x.dtype, (True, x.offset % 4 == 0, w.offset % 4 == 0)
+    tiles = register_tiled.tiles_of(g, x, y.shape, x.offset)
 
-    def decide() -> bool:
-        return _columns(g, x) and conv_columns.cost(g, x.dtype, queue) < _implicit_cost(g, queue)
+    def with_images(module: Any) -> Run:
+        return lambda y, x, w, bias: module.forward(y, x, w, bias, g, activation)
 
-    return remember(queue, ("conv_gpu by columns", g, x.dtype, route.mode), decide)
+    def few() -> Run:
+        return _one(direct.plan(y, x, bias, g, activation, implicit_gemm.is_wide(g, x, y.strides)))
 
-
-def _by_winograd(form: Geometry, x: Tensor, turned: bool = False) -> bool:
-    """Whether fewer multiplications are cheaper forward, though their operands are written and read.
-
-    `turned`: for the input's gradient of `form`, with the output's gradient as x.
-    """
-    queue = x.queue
-
-    def decide() -> bool:
-        if not winograd.suits(form, x.dtype):
-            return False
-        g = winograd_gpu.transposed(form) if turned else form
-        return winograd_gpu.forward_cost(g, x.dtype, queue) < _implicit_cost(g, queue)
-
-    return remember(queue, ("conv_gpu by winograd", form, x.dtype, turned, matmul_precision()), decide)
-
-
-def _weights_by_winograd(g: Geometry, x: Tensor) -> bool:
-    """The same for the gradient of the weights."""
-    queue, (m, q, k) = x.queue, _sizes(g)
-
-    def decide() -> bool:
-        implicit = cut(WEIGHTS_ROWS, profile_of(queue), m, k, q, g.groups)[0].cost
-        pays = winograd.suits(g, x.dtype) and winograd.weights_pay(g)
-        return pays and winograd_gpu.weights_cost(g, x.dtype, queue) < implicit
-
-    return remember(queue, ("conv_gpu weights by winograd", g, x.dtype, matmul_precision()), decide)
-
-
-def _implicit_cost(g: Geometry, queue: Any) -> float:
-    """What tiles of an implicit product cost forward."""
-    m, q, k = _sizes(g)
-    return cut(ROWS, profile_of(queue), m, q, k, g.groups, most=1)[0].cost
-
-
-def _columns(g: Geometry, x: Tensor) -> bool:
-    return not conv_strips.suits(g) and conv_columns.suits(g, x.dtype, x.queue)
-
-
-def _forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
-    """As `forward`, by tiles; y may be any strided part of a tensor."""
-    aligned = y.offset % 4 == 0, x.offset % 4 == 0, w.offset % 4 == 0
-    key = ("conv_gpu", g, x.strides, y.strides, x.dtype, bias is None, activation, aligned)
-    launch = remember(x.queue, key, lambda: _forward_plan(g, x, y.strides, aligned, bias is not None, activation))
-    launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
-
-
-def _forward_plan(
-    g: Geometry, x: Tensor, strides: Shape, aligned: tuple[bool, ...], bias: bool, activation: str | None
-) -> Launch:
-    """`aligned`: whether the first elements of y, x and w lie at multiples of four."""
-    queue, (m, q, _) = x.queue, _sizes(g)
-    preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
-    fours = aligned[1] and _in_place(g, x)
-    row = _tiles(PIXELS if fours else ROWS, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
-    more |= {
-        "A_VEC": 4 if aligned[2] and g.taps % 4 == 0 else 1, "B_VEC": 4 if fours else 1,
-        "Y_VEC": 4 if aligned[0] and _in_fours(strides, g.y_shape) else 1,
-        "CHECKED": int(g.padded or g.taps % row["BK"] > 0),
-    }  # fmt: skip
-    more["PAD"] = 4 if more["A_VEC"] == 1 else 0
-    made = _program(queue, "conv", g, x, strides, row, preamble, more)
-    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
-    tiles = -(-q // row["BN"]) * -(-m // row["BM"])
-    taps = _taps(queue, g, x.strides, 2 * row["BK"])
-    return made.bind((tiles * items, g.groups), (items, 1), taps=taps, D=_fields(made, g, x, strides))
-
-
-def _in_fours(strides: Any, shape: Any) -> bool:
-    """Whether pixels lie behind one another, in whole fours: images of these strides and this shape."""
-    n, c, h, w = strides
-    return w == 1 and h == shape[3] and shape[2] * shape[3] % 4 == 0 and n % 4 == 0 and c % 4 == 0
-
-
-def _in_place(g: Geometry, x: Tensor) -> bool:
-    """Whether an output reads the pixel where it lies itself, and so four of them four."""
-    return g.kh == g.kw == 1 and g.padding == (0, 0) and g.out == (g.h, g.w) and _in_fours(x.strides, x.shape)
+    return [
+        _on_units(g, dtype, queue, lambda: units.plan_forward(y, x, g, bias, activation)),
+        _depthwise(tiles, lambda: _one(register_tiled.plan(tiles, y.shape, x, g, bias, activation))),
+        Route(FIRST, "direct", few) if direct.suits(g, dtype) else cannot("direct", direct.LIMITS),
+        _by_tiles([g], lambda: implicit_gemm.cost(g, queue),
+                  lambda: _one(implicit_gemm.plan(g, x, y.strides, aligned, bias, activation))),
+        _by_columns(g, dtype, queue, lambda: im2col.cost(g, dtype, queue), lambda: with_images(im2col)),
+        _by_winograd(g, dtype, lambda: winograd_gpu.forward_cost(g, dtype, queue), lambda: with_images(winograd_gpu)),
+    ]  # fmt: skip
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
-    """dx of a convolution; w is contiguous."""
-    if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.input_grad(dx, g, w, form)):
-        return
-    if conv_strips.forward(dx, g, w, None, form, turned=True):
-        return
-    if _columns(form, g):
-        conv_columns.input_grad(dx, g, w, form)
-    elif _by_winograd(form, g, turned=True):
-        winograd_gpu.input_grad(dx, g, w, form)
-    else:
-        conv_residue.input_grad(_forward, dx, g, w, form)
+    """dx of a convolution; dx is new, w contiguous."""
+    key = INPUT_GRAD, form, g.strides, g.offset & 7, g.dtype, route.mode
+    run: Run = remember(g.queue, key, lambda: choose(INPUT_GRAD, input_routes(dx, g, form)))
+    run(dx, g, w)
+
+
+def input_routes(dx: Tensor, g: Tensor, form: Geometry) -> list[Route]:
+    """The ways to the input's gradient."""
+    queue, dtype, parts = g.queue, g.dtype, implicit_gemm.input_parts(form)
+    tiles = register_tiled.tiles_of(form, g, dx.shape, g.offset, turned=True)
+
+    def with_images(module: Any) -> Run:
+        return lambda dx, g, w: module.input_grad(dx, g, w, form)
+
+    return [
+        _on_units(form, dtype, queue, lambda: units.plan_input_grad(dx, g, form)),
+        _depthwise(tiles, lambda: _one(register_tiled.plan(tiles, dx.shape, g, form, False, None))),
+        _by_tiles(parts, lambda: sum(implicit_gemm.cost(part, queue) for part in parts),
+                  lambda: partial(residue.input_grad, implicit_gemm.forward, form=form)),
+        _by_columns(form, dtype, queue, lambda: FIRST, lambda: with_images(im2col)),
+        _by_winograd(form, dtype, lambda: winograd_gpu.forward_cost(winograd_gpu.transposed(form), dtype, queue),
+                     lambda: with_images(winograd_gpu)),
+    ]  # fmt: skip
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
-    """dw of a convolution; dw and g are contiguous."""
-    if units.usable(form, g.dtype, g.queue) and units.attempt(lambda: units.weight_grad(dw, g, x, form)):
-        return
-    if conv_strips.weight_grad(dw, g, x, form):
-        return
-    if _columns(form, g):
-        return conv_columns.weight_grad(dw, g, x, form)
-    if _weights_by_winograd(form, g):
-        return winograd_gpu.weight_grad(dw, g, x, form)
-    aligned = g.offset % 4 == 0, x.offset % 4 == 0
-    key = ("conv_gpu weights", form, x.strides, g.strides, x.dtype, aligned)
-    launch, splits = remember(g.queue, key, lambda: _weight_plan(form, x, g, aligned))
-    add_parts(dw, launch(G=g, X=x), splits)
+    """dw of a convolution; dw is new, g contiguous."""
+    key = WEIGHT_GRAD, form, x.strides, x.offset & 7, g.offset & 7, x.dtype, route.mode
+    run: Run = remember(g.queue, key, lambda: choose(WEIGHT_GRAD, weight_routes(g, x, form)))
+    run(dw, g, x)
 
 
-def _weight_plan(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> tuple[Launch, int]:
-    """The launch that returns the parts of a weight gradient, and how many these are.
+def weight_routes(g: Tensor, x: Tensor, form: Geometry) -> list[Route]:
+    """The ways to the weights' gradient."""
+    queue, dtype, aligned = x.queue, x.dtype, (g.offset % 4 == 0, x.offset % 4 == 0)
+    tiles = register_tiled.tiles_of(form, x, g.shape, gcd(x.offset, g.offset), rows=register_tiled.ROWS)
 
-    `aligned`: whether the first elements of the upstream gradient and of x lie at multiples of four.
-    """
-    queue, profile, (m, q, k) = x.queue, profile_of(x.queue), _sizes(g)
-    row = _tiles(WEIGHTS_ROWS, x.dtype, profile, m, k, q, g.groups)
-    tiles = -(-k // row["BN"]) * -(-m // row["BM"])
-    wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // (tiles * g.groups), -(-q // LEAST_DEPTH)))
-    depth = -(-q // (wanted * row["BK"])) * row["BK"]
-    splits = -(-q // depth)
-    more = {
-        "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1, "PAD": 4,
-        "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded), "PART_VEC": 1 if k % 4 else 4,
-    }  # fmt: skip
-    made = _program(queue, "conv_weights", g, x, upstream.strides, row, "", more)
-    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
-    part = {"part": ((splits, size_of(g.w_shape)), compute_dtype(x.dtype))}
-    launch = made.bind(
-        (tiles * items, splits * g.groups), (items, 1), part, taps=_taps(queue, g, x.strides), groups=g.groups,
-        D=_fields(made, g, x, upstream.strides, depth),
-    )  # fmt: skip
-    return launch, splits
+    def with_images(module: Any) -> Run:
+        return lambda dw, g, x: module.weight_grad(dw, g, x, form)
+
+    def by_tiles() -> Run:
+        launch, splits = implicit_gemm.plan_weights(form, x, g, aligned)
+        return lambda dw, g, x: add_parts(dw, launch(G=g, X=x), splits)
+
+    return [
+        _on_units(form, dtype, queue, lambda: units.plan_weight_grad(queue, form, x, g)),
+        _depthwise(tiles, lambda: register_tiled.plan_weights(tiles, x, form)),
+        _by_tiles([form], lambda: implicit_gemm.weights_cost(form, queue), by_tiles),
+        _by_columns(form, dtype, queue, lambda: FIRST, lambda: with_images(im2col)),
+        _by_winograd(form, dtype, lambda: winograd_gpu.weights_cost(form, dtype, queue),
+                     lambda: with_images(winograd_gpu), winograd.weights_pay(form)),
+    ]  # fmt: skip
 
 
-def _tiles(
-    kernels: tuple[str, ...], dtype: DType, profile: DeviceProfile, m: int, n: int, k: int, count: int
-) -> dict[str, int]:  # fmt: skip
-    """The best row of the tuning table, made for floats; its tiles of doubles may be smaller."""
-    row = cut(kernels, profile, m, n, k, count, most=1)[0].row
-    return tuning.shrink("conv2d", row, DOUBLES, profile) if dtype == FLOAT64 else row
+# -- one route each ----------------------------------------------------------------------------------------------------
 
 
-def _sizes(g: Geometry) -> tuple[int, int, int]:
-    """Output channels of a group, output pixels, and taps."""
-    if g.pixels > MOST_PIXELS:
-        raise NetclError(f"conv2d: expected at most {MOST_PIXELS} output pixels, got {g.pixels}; split the batch.")
-    return g.o // g.groups, g.pixels, g.taps
+def _one(launch: Launch) -> Run:
+    """A run that is one launch."""
+    return lambda y, x, w, bias=None: launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
 
 
-def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
-    """Device memory with the taps that conv_gpu.cl reads, for an input of `strides`, and `more` that lie outside."""
-    key = ("conv_gpu taps", g.c // g.groups, g.kh, g.kw, g.dilation, strides[1:], more)
-    plans = queue.netcl_state.plans
-    if key not in plans:
-        c, u, v = (axis.ravel() for axis in np.indices((g.c // g.groups, g.kh, g.kw)))
-        u, v = u * g.dilation[0], v * g.dilation[1]
-        to = c * strides[1] + u * strides[2] + v * strides[3]
-        table = np.stack([to & 0xFFFFFFFF, u, v, to >> 32], axis=1).astype(np.uint32)
-        table = np.concatenate((table, np.tile(np.array([[0, 1 << 31, 0, 0]], np.uint32), (more, 1))))
-        plans[key] = empty_buffer(queue, table.nbytes)
-        write(queue, plans[key], table)
-    return plans[key]
+def _on_units(g: Geometry, dtype: DType, queue: Queue, plan: Callable[[], Run]) -> Route:
+    """By warpgroup matrix units; kernels that do not build are given up."""
+    large = units.pays(g)
+    if not large and not route.special:  # the check of the units takes seconds
+        return cannot("wgmma", units.SMALL)
+    why = units.against(g, dtype, queue)
+    if why:
+        return cannot("wgmma", why)
+    return Route(FIRST if large else LAST, "wgmma", plan, "" if large else units.SMALL, partial(probe.give_up, "wgmma"))
 
 
-def _program(
-    queue: Any, name: str, g: Geometry, x: Tensor, strides: Shape, row: dict[str, int], preamble: str,
-    more: dict[str, Any],
-) -> Program:  # fmt: skip
-    given = {f"USE_{name.upper()}": 1, **row, **more}
-    source = _text(x.dtype, _wide(g, x, strides), preamble, *sorted(given.items()))
-    return program(queue, source, name, OPTIONS)
+def _depthwise(tiles: Any, plan: Callable[[], Run]) -> Route:
+    return cannot("depthwise", register_tiled.LIMITS) if tiles is None else Route(FIRST, "depthwise", plan)
 
 
-def _text(dtype: DType, wide: bool, preamble: str, *defines: tuple[str, Any]) -> str:
-    names = {"RATE", "GROUPS"}  # of the tuning table alone
-    given: dict[str, Any] = {"A_VEC": 1, "B_VEC": 1, **{k: v for k, v in defines if k not in names}}
-    given |= {"S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "I": "long" if wide else "int"}
-    return sources.load("conv_finish.cl", "tile_gpu.cl", "conv_gpu.cl", preamble=preamble, **given)
+def _by_tiles(parts: list[Geometry], cost: Callable[[], float], plan: Callable[[], Run]) -> Route:
+    if any(g.pixels > MOST_PIXELS for g in parts):
+        return cannot("implicit_gemm", f"for at most {MOST_PIXELS} output pixels; split the batch")
+    return Route(cost(), "implicit_gemm", plan)
 
 
-def _wide(g: Geometry, x: Tensor, strides: Shape) -> bool:
-    """Whether offsets need 64 bits."""
-    reach = [sum(abs(s) * n for s, n in zip(t, shape)) for t, shape in ((x.strides, x.shape), (strides, g.y_shape))]
-    return max(reach) + (g.kh * g.dilation[0] + g.padding[0] + 1) * abs(x.strides[2]) >= 1 << 31
+def _by_columns(
+    g: Geometry, dtype: DType, queue: Queue, cost: Callable[[], float], plan: Callable[[], Run]
+) -> Route:  # fmt: skip
+    """By im2col: columns are written and read, but products are ordinary ones."""
+    if not im2col.fits(g):
+        return cannot("im2col", "for images whose pixels are counted in 31 bits")
+    pays = not register_tiled.suits(g) and im2col.pays(g, dtype, queue)
+    return Route(cost() if pays else LAST, "im2col", plan, "" if pays else "for few input channels and much to do")
 
 
-def _fields(made: Program, g: Geometry, x: Tensor, strides: Shape, depth: int = 0) -> dict[str, int]:
-    """The fields of Dims of conv_gpu.cl; `strides` of y."""
-    return {**g.fields(made.signature.records["D"].names, x.strides, strides), "depth": depth}
+def _by_winograd(
+    g: Geometry, dtype: DType, cost: Callable[[], float], plan: Callable[[], Run], pays: bool = True
+) -> Route:  # fmt: skip
+    """By Winograd's transforms: fewer multiplications, though their operands are written and read."""
+    if not winograd.suits(g, dtype):
+        return cannot("winograd", winograd.LIMITS)
+    return Route(cost() if pays else LAST, "winograd", plan, "" if pays else winograd.SMALL)

@@ -21,6 +21,7 @@ from netcl.core.backend.opencl import write
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, DType, compute_dtype
 from netcl.core.memory import empty_buffer
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
 from netcl.kernels.plans import remember
@@ -40,12 +41,16 @@ LEAST = 16  # rows and depth of a product that fills a tile
 LARGE = 1 << 22  # multiplications from which more launches pay
 
 
-def suits(g: Geometry, dtype: DType, queue: Any) -> bool:
+def fits(g: Geometry) -> bool:
+    """Whether positions in an image fit in 31 bits."""
+    return g.h * g.w < 1 << 31
+
+
+def pays(g: Geometry, dtype: DType, queue: Queue) -> bool:
     """Whether groups have so few input channels, and there is so much to do, that gradients should come this way."""
     row = tuning.parameters("conv_columns", profile_of(queue))
     large = min(g.taps, g.o // g.groups) >= LEAST and g.n * g.out[0] * g.out[1] * g.taps * g.o >= LARGE
-    fits = _image_bytes(g, compute_dtype(dtype)) <= row["CHUNK"] and g.h * g.w < 1 << 31
-    return g.c // g.groups <= row["CHANNELS"] and large and fits
+    return g.c // g.groups <= row["CHANNELS"] and large and _image_bytes(g, compute_dtype(dtype)) <= row["CHUNK"]
 
 
 def cost(g: Geometry, dtype: DType, queue: Any) -> float:

@@ -12,11 +12,12 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.kernels import route
 from netcl.ops import reduction
 from netcl.ops.convolution import cpu as conv_cpu
 from netcl.ops.convolution import gpu as conv_gpu
 from netcl.ops.convolution import host as conv_numpy
-from netcl.ops.convolution.problem import Geometry, geometry
+from netcl.ops.convolution.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Geometry, geometry
 from netcl.ops.elementwise import apply, contiguous
 from netcl.ops.product.op import promote
 from netcl.ops.product.problem import ACTIVATIONS
@@ -61,6 +62,8 @@ def conv2d(
     bias = rest[0] if rest else None
     if x.backend == "cpu":
         operands = (x, w) if bias is None else (x, w, bias)
+        if route.special:
+            route.check_host(FORWARD)
         return cpu.compute(conv_numpy.forward, *operands, g=g, activation=activation)
     y = allocate(x.queue, g.y_shape, x.dtype)
     if y.size:
@@ -89,6 +92,8 @@ def conv2d_input_grad(
     _check_gradient("conv2d_input_grad", g, form)
     g, w = _floats("conv2d_input_grad", g, w)
     if g.backend == "cpu":
+        if route.special:
+            route.check_host(INPUT_GRAD)
         return cpu.compute(conv_numpy.input_grad, g, w, form=form)
     dx = allocate(g.queue, form.x_shape, g.dtype)
     if dx.size:
@@ -108,6 +113,8 @@ def conv2d_weight_grad(
     _check_gradient("conv2d_weight_grad", g, form)
     g, x = _floats("conv2d_weight_grad", g, x)
     if g.backend == "cpu":
+        if route.special:
+            route.check_host(WEIGHT_GRAD)
         return cpu.compute(conv_numpy.weight_grad, g, x, form=form)
     dw = allocate(g.queue, form.w_shape, g.dtype)
     if dw.size and g.size:

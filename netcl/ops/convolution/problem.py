@@ -13,8 +13,12 @@ import numpy as np
 
 from netcl.core.errors import ShapeError
 from netcl.core.layout import Shape, as_int, shown
+from netcl.kernels.route import declare
 from netcl.kernels.windows import Pair
 
+FORWARD = declare("conv2d", "wgmma", "depthwise", "direct", "implicit_gemm", "im2col", "winograd")
+INPUT_GRAD = declare("conv2d_input_grad", "wgmma", "depthwise", "implicit_gemm", "im2col", "winograd")
+WEIGHT_GRAD = declare("conv2d_weight_grad", "wgmma", "depthwise", "implicit_gemm", "im2col", "winograd")
 FIELDS = ("M", "Q", "K", "C", "H", "W", "KH", "KW", "sy", "sx", "py", "px", "dy", "dx", "Ho", "Wo")  # of records
 MOST_PIXELS = (1 << 31) - 4096  # that GPUs count in 31 bits, with room for rounding up to whole groups
 

@@ -28,6 +28,11 @@ from netcl.ops.nvidia.precision import matmul_precision
 POINTS = 36
 LEAST, PAIRS = 8, 144  # channels in and out, and products of these, from which the transforms pay
 FEW = 128  # tiles below which gradients of weights are direct: see `weights_pay`
+LIMITS = (
+    f"for 3x3 filters of stride 1 between at least {LEAST} channels ({PAIRS} pairs) and 3x3 outputs, not of doubles "
+    "nor with precision 'highest'"
+)
+SMALL = f"for at least {FEW} tiles, since direct sums give weights that meet nothing but zeros exactly no gradient"
 
 
 def suits(g: Geometry, dtype: DType) -> bool:

@@ -15,6 +15,7 @@ from netcl.ops.convolution.winograd import POINTS, suits, tile_count, tiles
 from netcl.ops.product.cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, sizes, text
 
 MANY = 32  # tiles that pay for writing and reading filters in memory
+SMALL = f"for filters that fit in the cache, or at least {MANY} tiles"
 BAND = 4 * 6 * 73 * (16 + 1)  # bytes of the transposed pixels and their peaks
 COSTS = {
     "winograd_cpu": tuning.Footprint(

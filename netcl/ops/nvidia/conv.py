@@ -20,10 +20,10 @@ import numpy as np
 from netcl.core.backend.opencl import write
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, FLOAT32, NARROW, DType
-from netcl.core.errors import NetclError
 from netcl.core.memory import empty_buffer
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
-from netcl.kernels import route, sources
+from netcl.kernels import sources
 from netcl.kernels.program import Launch, Program, program
 from netcl.kernels.tiling import Tiling, depth_of
 from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
@@ -37,24 +37,25 @@ from netcl.ops.product.split_k import epilogue
 
 GROUP, CHANNELS = 256, 64  # as in pack.cl
 LEAST_CHANNELS = 8  # of a group; with fewer most of a slice would be zeros
+LARGE = 1 << 22  # multiplications from which the units pay
+SMALL = f"for at least {LEAST_CHANNELS} channels in and out, and {LARGE} multiplications"
 Run = Callable[..., None]
 
 
-def usable(g: Geometry, dtype: DType, queue: Any) -> bool:
-    """Whether these kernels should compute the convolution."""
-    plans, key = queue.netcl_state.plans, ("conv on units", g, dtype, route.mode)
-    if key not in plans:
-        plans[key] = _suits(g, dtype, queue)
-    return bool(plans[key])
-
-
-def _suits(g: Geometry, dtype: DType, queue: Any) -> bool:
+def against(g: Geometry, dtype: DType, queue: Queue) -> str:
+    """Why these kernels cannot compute the convolution; "" where they can."""
     if dtype not in (*NARROW, FLOAT32) or (dtype == FLOAT32 and matmul_precision() == "highest"):
-        return False
-    c, o = g.c // g.groups, g.o // g.groups
-    large = c >= LEAST_CHANNELS and o >= LEAST_CHANNELS and g.n * prod(g.out) * g.taps * o >= 1 << 22
+        return "for 16-bit floats, and float32 below precision 'highest'"
     fits = g.n * max(g.c, g.o) * (g.h + g.kh * g.dilation[0]) * (g.w + g.kw * g.dilation[1]) < 1 << 31
-    return large and fits and "wgmma" in probe.available(profile_of(queue))
+    if not fits:
+        return "for images whose elements are counted in 31 bits"
+    return "" if "wgmma" in probe.available(profile_of(queue)) else probe.ABSENT
+
+
+def pays(g: Geometry) -> bool:
+    """Whether there are enough channels and is enough to do."""
+    c, o = g.c // g.groups, g.o // g.groups
+    return c >= LEAST_CHANNELS and o >= LEAST_CHANNELS and g.n * prod(g.out) * g.taps * o >= LARGE
 
 
 class Part(NamedTuple):
@@ -65,40 +66,30 @@ class Part(NamedTuple):
     first: int = 0
 
 
-def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
-    """y = activation(conv(x, w) + bias); w is contiguous. Raises what building a program raises."""
+def plan_forward(y: Tensor, x: Tensor, g: Geometry, bias: bool, activation: str | None) -> Run:
+    """A function (y, x, w, bias) that computes y = activation(conv(x, w) + bias); w is contiguous."""
     c, window = g.c // g.groups, g.kh * g.kw
     strides = (g.o // g.groups * c * window, c * window, window)  # of groups, rows and channels of w
-    key = ("conv", g, x.strides, y.strides, x.dtype, bias is None, activation, route.mode)
-    plans = x.queue.netcl_state.plans
-    if key not in plans:
-        parts = [Part(g, tuple(range(window)))]
-        plans[key] = _forward_plan(x.queue, parts, x, y.strides, strides, bias is not None, activation)
-    plans[key](y, x, w, bias)
+    return _forward_plan(x.queue, [Part(g, tuple(range(window)))], x, y.strides, strides, bias, activation)
 
 
-def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
-    """dx of a convolution, as one convolution over g for each residue modulo the stride; w is contiguous."""
-    queue, key = g.queue, ("conv input", form, g.strides, dx.strides, g.dtype, route.mode)
-    plans = queue.netcl_state.plans
-    if key not in plans:
-        parts = _residue_parts(form, dx)
-        if not parts:
-            return _zeros(dx)
-        c, window = form.c // form.groups, form.kh * form.kw
-        n_step, c_step, h_step, w_step = dx.strides
-        strides = (n_step, c_step, h_step * form.stride[0], w_step * form.stride[1])
-        turned = (form.o // form.groups * c * window, window, c * window)
-        whole = len(parts) == min(form.stride[0], form.h) * min(form.stride[1], form.w)
-        plans[key] = whole, _forward_plan(queue, parts, g, strides, turned, False, None)
-    whole, run = plans[key]
-    if not whole:  # some pixels see no tap
-        _zeros(dx)
-    run(dx, g, w, None)
+def plan_input_grad(dx: Tensor, g: Tensor, form: Geometry) -> Run:
+    """A function (dx, g, w) of one convolution over g for each residue modulo the stride; w is contiguous."""
+    parts = _residue_parts(form, dx)
+    c, window = form.c // form.groups, form.kh * form.kw
+    n_step, c_step, h_step, w_step = dx.strides
+    strides = (n_step, c_step, h_step * form.stride[0], w_step * form.stride[1])
+    turned = (form.o // form.groups * c * window, window, c * window)
+    whole = len(parts) == min(form.stride[0], form.h) * min(form.stride[1], form.w)
+    run = _forward_plan(g.queue, parts, g, strides, turned, False, None) if parts else None
 
+    def launch(dx: Tensor, g: Tensor, w: Tensor) -> None:
+        if not whole:  # some pixels see no tap
+            dx.fill_(0)
+        if run is not None:
+            run(dx, g, w, None)
 
-def _zeros(dx: Tensor) -> None:
-    dx.fill_(0)
+    return launch
 
 
 def _residue_parts(form: Geometry, dx: Tensor) -> list[Part]:
@@ -113,16 +104,6 @@ def _residue_parts(form: Geometry, dx: Tensor) -> list[Part]:
                 first = ry.first * dx.strides[2] + rx.first * dx.strides[3]
                 parts.append(Part(residue_geometry(form, ry, rx), taps, first))
     return parts
-
-
-def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
-    """dw of a convolution; dw is contiguous."""
-    queue = x.queue
-    key = ("conv weights", form, x.strides, g.strides, x.dtype, route.mode)
-    plans = queue.netcl_state.plans
-    if key not in plans:
-        plans[key] = _weight_plan(queue, form, x, g)
-    plans[key](dw, g, x)
 
 
 def _kind(dtype: DType) -> tuple[str, str, int, int]:
@@ -200,7 +181,7 @@ def _pack_weights(
     return lambda w: launch(Wt=w)  # type: ignore[no-any-return]
 
 
-def _weight_plan(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
+def plan_weight_grad(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
     """A function (dw, g, x) that launches the weight gradient."""
     dtype, kind, parts, depth = _kind(x.dtype)
     o, slots = g.o // g.groups, -(-g.c // g.groups // 64) * 64
@@ -273,13 +254,3 @@ def _upload(queue: Any, table: np.ndarray) -> Any:
     buffer = empty_buffer(queue, table.nbytes)
     write(queue, buffer, table)
     return buffer
-
-
-def attempt(run: Callable[[], None]) -> bool:
-    """Whether `run` could launch; a failure to build is reported once and ends the use of these kernels."""
-    try:
-        run()
-    except NetclError as error:
-        probe.give_up("wgmma", error)
-        return False
-    return True

@@ -26,6 +26,7 @@ from netcl.runtime.cache import cacher
 
 FAMILIES = ("mma", "wgmma")  # in order of preference, the best last
 TEXTS = ("ptx.cl", "mma.cl", "wgmma.cl", "pack.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
+ABSENT = "the device has no such units, or they are switched off"
 TIMEOUT = 180.0  # seconds for a child
 _allowed: tuple[str, ...] = FAMILIES  # narrowed by `only`
 _broken: set[str] = set()  # families that failed after the probe
@@ -33,7 +34,7 @@ _broken: set[str] = set()  # families that failed after the probe
 
 def available(profile: DeviceProfile) -> tuple[str, ...]:
     """The families of matrix-unit kernels that work on the device, the best last."""
-    if profile.vendor != "NVIDIA" or not profile.architecture.startswith("sm_"):
+    if not _allowed or profile.vendor != "NVIDIA" or not profile.architecture.startswith("sm_"):
         return ()
     return tuple(f for f in _probed(profile) if f in _allowed and f not in _broken)
 

@@ -49,7 +49,7 @@ def _on_units(name: str, module: Any, queue: Any, p: Product, profile: DevicePro
     """A kernel of matrix units; one that does not build is given up."""
     precision = matmul_precision() if p.dtype == FLOAT32 else "high"
     if name not in probe.available(profile):
-        return cannot(name, "the device has no such units, or they are switched off")
+        return cannot(name, probe.ABSENT)
     if p.mask or p.sums:
         return cannot(name, "it neither masks nor sums its operands")
     if p.dtype == FLOAT64 or precision == "highest" or p.k == 0:
