@@ -21,7 +21,8 @@ def number(
 
     Raises TypeError for what is no number, ValueError for a number out of range.
     """
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+    kind = value.__class__
+    if kind is not float and kind is not int and (isinstance(value, (bool, np.bool_)) or not isinstance(value, Real)):
         raise TypeError(f"{where}: expected {name} as a number, got {value!r} ({type(value).__name__}).")
     found: Any = value.item() if isinstance(value, np.generic) else value
     good = (least is None or found >= least) and (below is None or found < below)

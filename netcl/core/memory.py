@@ -105,12 +105,11 @@ class _Maker:
             fits = nbytes <= budget.free or self._fits(pool, nbytes)
             before = pool.managed_bytes
             block = pool.allocate(nbytes)
-            made = pool.managed_bytes - before
-            if made:
+            if pool.managed_bytes != before:
                 if not fits:  # no idle block of this size either; the new one is given back untouched
                     del block
                     raise _Full
-                budget.free -= made
+                budget.free -= pool.managed_bytes - before
                 self.queue.finish()
             return block
 

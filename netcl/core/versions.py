@@ -48,7 +48,8 @@ def wrote(*tensors: Written, where: str = "write") -> None:
                 f"{where}: expected elements with memory of their own to write to, got an expanded tensor of shape "
                 f"{t.shape}; write to a copy() of it, or to what was expanded."
             )
-        keys.append(memory_key(t.buffer))
+        buffer = t.buffer
+        keys.append(id(buffer) if isinstance(buffer, np.ndarray) else buffer.int_ptr)  # memory_key, without a call
     wrote_memory(keys)
 
 
@@ -57,8 +58,7 @@ def wrote_memory(keys: Collection[int]) -> None:
     global now
     with _lock:
         now += 1
-        for key in keys:
-            _last[key] = now
+        _last.update(dict.fromkeys(keys, now))
     if live.active is not None and (recording := live.recording()) is not None:
         recording.written.update(keys)
 

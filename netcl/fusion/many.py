@@ -19,12 +19,14 @@ import numpy as np
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.kernels import dialect
+from netcl.core.layout import size_of
 from netcl.core.live import unrecorded
 from netcl.core.protocols import Launch
-from netcl.core.queue import state_of
+from netcl.core.queue import CPUQueue, state_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.fusion.render import memory_of, turns
 from netcl.kernels.grid import width_of
+from netcl.kernels.plans import remember
 from netcl.kernels.program import program
 from netcl.kernels.sources import NARROW
 
@@ -43,10 +45,14 @@ def padded(size: int) -> int:
 
 def slots(queue: Any) -> int:
     """How many tensors one launch takes on this device."""
-    if isinstance(getattr(queue, "device", None), type(None)):
+    if isinstance(queue, CPUQueue):
         return SLOTS[-1]
-    room = (queue.device.max_parameter_size - 192) // 16
-    return max((n for n in SLOTS if n <= room), default=1)
+    return remember(queue, "tensors of a launch", lambda: _fitting(queue.device.max_parameter_size))
+
+
+def _fitting(nbytes: int) -> int:
+    """How many tensors the arguments of a kernel have room for."""
+    return max((n for n in SLOTS if n <= (nbytes - 192) // 16), default=1)
 
 
 def batches(tensors: Sequence[Tensor]) -> list[list[int]]:
@@ -288,7 +294,7 @@ def plan_of(body: Body, arrays: Sequence[Sequence[Tensor]], starts: tuple[int, .
     """The launch of `body` over contiguous tensors (see `run`), made on first use and kept with the queue."""
     first, last = arrays[0], arrays[-1]
     queue, dtype = first[0].queue, first[0].dtype
-    sizes = tuple([t.size for t in first])
+    sizes = tuple([size_of(t.shape) for t in first])
     offsets = tuple([(p.offset, g.offset) for p, g in zip(first, last, strict=True)])
     plans = queue.netcl_state.plans
     key = (body, dtype, sizes, offsets, starts)
@@ -326,7 +332,14 @@ def run(
 
     `starts` says where each tensor's states begin in `flats`; `extra` are the arguments between table and scalars.
     """
-    launch, slots, _ = plan_of(body, arrays, starts)
+    _send(plan_of(body, arrays, starts), arrays, extra, flats, scalars)
+
+
+def _send(
+    plan: Planned, arrays: Sequence[Sequence[Tensor]], extra: Sequence[Any], flats: Sequence[Tensor],
+    scalars: Sequence[Any],
+) -> None:  # fmt: skip
+    launch, slots, _ = plan
     if launch is not None:  # arguments that no chunk refers to repeat the last tensor
         memory = [t.buffer for ts in arrays for t in (*ts, *[ts[-1]] * (slots - len(ts)))]
         launch(*memory, *[f.buffer for f in flats], *extra, *scalars)
@@ -336,11 +349,12 @@ def partials(tensors: Sequence[Tensor], body: Body, *scalars: float, unit: Tenso
     """The folded variables of `body` over each chunk of the tensors: (chunks, variables), or (chunks,) of one."""
     queue, compute, many = tensors[0].queue, compute_dtype(tensors[0].dtype), len(body.totals)
     groups = [[tensors[i] for i in members] for members in batches(tensors)]
-    counts = [plan_of(body, [group]).chunks for group in groups]
-    out = allocate(queue, (sum(counts), many) if many > 1 else (sum(counts),), compute)
+    plans = [plan_of(body, [group]) for group in groups]
+    count = sum([plan.chunks for plan in plans])
+    out = allocate(queue, (count, many) if many > 1 else (count,), compute)
     units = () if unit is None else (unit.buffer,)
     base = 0
-    for group, count in zip(groups, counts, strict=True):
-        run(body, [group], extra=(*units, out.buffer, base), scalars=scalars)
-        base += count
+    for group, plan in zip(groups, plans, strict=True):
+        _send(plan, [group], (*units, out.buffer, base), (), scalars)
+        base += plan.chunks
     return out

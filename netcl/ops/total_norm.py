@@ -100,7 +100,8 @@ def _root(group: Sequence[Tensor]) -> Tensor:
     compute = compute_dtype(group[0].dtype)
     scales = SCALES[compute]
     parts = reduction.sum(many.partials(group, _SQUARES[compute], *scales), axis=0)
-    return run(_ROOT, compute, (compute,), [parts[k : k + 1] for k in range(3)], (scales[1], scales[3]))[0]
+    each = [Tensor(parts.buffer, (1,), (1,), k, compute, parts.queue) for k in range(3)]
+    return run(_ROOT, compute, (compute,), each, (scales[1], scales[3]))[0]
 
 
 def _powers(groups: Sequence[Sequence[Tensor]], largest: Tensor, order: float, dtype: DType) -> Tensor:
@@ -116,10 +117,12 @@ def _powers(groups: Sequence[Sequence[Tensor]], largest: Tensor, order: float, d
 
 
 def _numpy_total_norm(*arrays: np.ndarray, order: float, dtype: DType) -> np.ndarray:
+    if order == 2 and dtype != FLOAT64:  # squares of narrower numbers stay in the range of doubles
+        flat = [a.astype(np.float64).ravel() for a in arrays]
+        return np.array([math.sqrt(sum([a.dot(a) for a in flat]))]).astype(dtype)
     wide = [np.abs(a.astype(np.float64)) for a in arrays if a.size]
     norm = np.max([0.0, *(a.max() for a in wide)])
     if order != math.inf and 0 < norm < math.inf:
         powers = sum(float(np.sum((a / norm) ** order)) for a in wide)
         norm *= powers ** (1.0 / order)
-    with np.errstate(over="ignore"):  # above the largest number of the dtype
-        return np.array([norm]).astype(dtype)
+    return np.array([norm]).astype(dtype)

@@ -30,7 +30,8 @@ from netcl.core.backend import cpu
 from netcl.core.dtypes import FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
-from netcl.core.live import Cell, each_step, unrecorded
+from netcl.core.layout import is_contiguous
+from netcl.core.live import Cell, each_step, recording, unrecorded
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion import many as multi
@@ -194,6 +195,7 @@ class Updater:
             self.states = {n: [_part(flat, s, t) for s, t in zip(ends, tensors)] for n, flat in self.flats.items()}
             for state, t in zip(self.states.get("master", ()), tensors):
                 elementwise.assign(state, t)
+        self._rows = [list(row) for row in zip(*self.states.values())] or [[] for _ in tensors]  # states by tensor
 
     def run(
         self,
@@ -207,29 +209,22 @@ class Updater:
         `scalars` is asked once now and once before each replay of a recording. `gate` is a number on the device that
         gradients are multiplied by; where it is NaN or infinite nothing changes, states included.
         """
-        members = [i for i, g in enumerate(gradients) if g is not None and g.size]
+        members = [i for i, g in enumerate(gradients) if g is not None and 0 not in g.shape]
         if members:
-            chosen = [tensors[i] for i in members]
-            states = [[s[i] for s in self.states.values()] for i in members]
-            starts = tuple([self.starts[i] for i in members])
-            grads = [gradients[i] for i in members]
-            _apply(self.row, chosen, grads, scalars, gate, self.master, states, starts, tuple(self.flats.values()))
+            chosen, states, starts = list(tensors), self._rows, self.starts
+            if len(members) < len(chosen):
+                chosen, states = [tensors[i] for i in members], [states[i] for i in members]
+                gradients, starts = [gradients[i] for i in members], tuple([starts[i] for i in members])
+            _apply(self.row, chosen, gradients, scalars, gate, self.master, states, starts, tuple(self.flats.values()))
 
 
 def _apply(
-    row: Update, tensors: list[Tensor], gradients: list[Any], scalars: Callable[[], Mapping[str, float]],
+    row: Update, tensors: list[Tensor], gradients: Sequence[Any], scalars: Callable[[], Mapping[str, float]],
     gate: Tensor | None, master: bool = False, states: Sequence[list[Tensor]] = (), starts: tuple[int, ...] = (),
     flats: tuple[Tensor, ...] = (),
 ) -> None:  # fmt: skip
     """One launch (on NumPy one call a tensor) of `row` over tensors of one queue and dtype, none of them empty."""
-    _, count, numbers = row.compiled
-    cells = tuple([Cell(0.0) for _ in range(count)])
-
-    def refresh() -> None:
-        for cell, value in zip(cells, numbers(**scalars())):
-            cell.value = value
-
-    each_step(refresh)
+    numbers = _numbers(row, scalars)
     versions.wrote(*tensors, *flats, where=row.name)
     grads = [_gradient(row.name, t, g) for t, g in zip(tensors, gradients)]
     gate = None if gate is None else _checked(row.name, gate)
@@ -237,15 +232,30 @@ def _apply(
         fn = _numpy(row, master, gate is not None)
         for i, (p, g) in enumerate(zip(tensors, grads)):
             inputs = [*[g] * row.reads_gradient, *([] if gate is None else [gate])]
-            cpu.update(fn, [p, *(states[i] if states else ())], *inputs, scalars=cells)
+            cpu.update(fn, [p, *(states[i] if states else ())], *inputs, scalars=numbers)
         return
-    work = [t if t.is_contiguous else t.contiguous() for t in tensors]
+    work = [t if is_contiguous(t.shape, t.strides) else t.contiguous() for t in tensors]
     arrays = [work, grads] if row.reads_gradient else [work]
     extra = () if gate is None else (gate.buffer,)
-    multi.run(row.body(master, gate is not None), arrays, starts, extra, flats, cells)
+    multi.run(row.body(master, gate is not None), arrays, starts, extra, flats, numbers)
     for t, w in zip(tensors, work):
         if w is not t:
             elementwise.assign(t, w)
+
+
+def _numbers(row: Update, scalars: Callable[[], Mapping[str, float]]) -> tuple[Any, ...]:
+    """The row's numbers now; while a recording is made, cells that are filled again before each of its replays."""
+    _, count, numbers = row.compiled
+    if recording() is None:
+        return numbers(**scalars())
+    cells = tuple([Cell(0.0) for _ in range(count)])
+
+    def refresh() -> None:
+        for cell, value in zip(cells, numbers(**scalars())):
+            cell.value = value
+
+    each_step(refresh)
+    return cells
 
 
 def _checked(where: str, gate: Tensor) -> Tensor:
@@ -275,7 +285,7 @@ def _gradient(name: str, p: Tensor, g: Tensor) -> Tensor:
         raise ShapeError(f"{name}: expected a gradient of shape {p.shape}, got {g.shape}.")
     if g.dtype != p.dtype:
         g = g.astype(p.dtype)
-    return g if g.is_contiguous else g.contiguous()
+    return g if is_contiguous(g.shape, g.strides) else g.contiguous()
 
 
 def update(

@@ -33,12 +33,16 @@ class Slab:
 
     def stale(self) -> bool:
         """Whether some parameter changed its queue, dtype or shape since."""
-        return any(facts(p) != f for p, f in zip(self.params, self.facts))
+        for p, (queue, dtype, shape) in zip(self.params, self.facts):  # a generator would cost more at each step
+            value = p.value
+            if value.queue is not queue or value.dtype != dtype or value.shape != shape:
+                return True
+        return False
 
 
 def facts(p: Any) -> tuple[Any, ...]:
     """What the states of a parameter depend on."""
-    return id(p.value.queue), p.value.dtype, p.value.shape
+    return p.value.queue, p.value.dtype, p.value.shape
 
 
 class Optimizer:
@@ -146,9 +150,9 @@ class Optimizer:
         if gate is not None and not (isinstance(gate, Tensor) and gate.size == 1 and gate.dtype == FLOAT32):
             got = f"{gate.shape} {gate.dtype}" if isinstance(gate, Tensor) else type(gate).__name__
             raise ShapeError(f"{type(self).__name__}: expected gate as one float32 on the device, got {got}.")
-        for p in [p for group in self.param_groups for p in group["params"] if p.grad is not None]:
+        for p in [p for group in self.param_groups for p in group["params"]]:
             grad, value = p.grad, p.value
-            if grad.__class__ is Tensor and grad.shape == value.shape and grad.queue is value.queue:
+            if grad is None or (grad.__class__ is Tensor and grad.shape == value.shape and grad.queue is value.queue):
                 continue
             where = f"{type(self).__name__}: gradient of {p.name or 'a parameter'}"
             same_queue(where, value, grad)
@@ -158,6 +162,9 @@ class Optimizer:
     def _run(self, group: Group, slab: Slab, gate: Tensor | None) -> None:
         grads = [p.grad if p.requires_grad else None for p in slab.params]
         states = [self.state[p] for p in slab.params]
+        if not [g for g in grads if g is None] and len(set(map(_STEP, states))) == 1:
+            self._advance(group, slab, states, grads, gate)
+            return
         counts = sorted({s["step"] for s, g in zip(states, grads) if g is not None})
         # found before any of them counts this step; one unless parameters sat out some steps
         parts = [[g if s["step"] == count else None for s, g in zip(states, grads)] for count in counts]
@@ -210,11 +217,11 @@ class Optimizer:
         """The slabs of a group, with one for every parameter that has a gradient."""
         row = self.row(group)
         known, slabs = self._slabs.get(position, (row, []))
-        listed = {id(p) for p in group["params"]}
+        listed = set(map(id, group["params"]))
         if known != row or any(slab.stale() or not slab.members <= listed for slab in slabs):
             slabs = []  # states carry over by name from self.state
             self._made += 1
-        covered = {key for slab in slabs for key in slab.members}
+        covered: set[int] = set().union(*[slab.members for slab in slabs])
         new = [p for p in group["params"] if p.grad is not None and id(p) not in covered]
         if new:
             slabs = slabs + [
