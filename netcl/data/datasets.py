@@ -30,7 +30,7 @@ def digits(split: str = "train") -> TensorDataset:
         return TensorDataset(images, labels)
     test = np.zeros(len(labels), bool)
     for digit in range(10):
-        places = np.flatnonzero(labels == digit)
-        test[places[order_of(len(places), True, seed=1998, epoch=digit)[::_SHARE]]] = True
+        indices = np.flatnonzero(labels == digit)
+        test[indices[order_of(len(indices), True, seed=1998, epoch=digit)[::_SHARE]]] = True
     chosen = test if split == "test" else ~test
     return TensorDataset(images[chosen], labels[chosen])

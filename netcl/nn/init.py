@@ -25,8 +25,8 @@ from netcl.ops.create import random
 
 Shape = tuple[int, ...]
 _SQRT_2 = math.sqrt(2.0)
-_EACH = 64  # numbers that a tensor counts for at least, since the object around it takes memory, too
-_MORE = 1 << 16  # numbers that may always be made
+_NUMBERS_PER_TENSOR = 64  # at least, since the object around it takes memory, too
+_SPARE_NUMBERS = 1 << 16  # that may always be made
 _left: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
@@ -36,7 +36,7 @@ def limited(shapes: Iterable[Shape]) -> Iterator[None]:
 
     Filling in place does not count.
     """
-    token = _left.set([_MORE + 2 * sum(max(math.prod(shape), _EACH) for shape in shapes)])
+    token = _left.set([_SPARE_NUMBERS + 2 * sum(max(math.prod(shape), _NUMBERS_PER_TENSOR) for shape in shapes)])
     try:
         yield
     finally:
@@ -47,7 +47,7 @@ def _claim(shape: Shape) -> None:
     """Count a tensor about to be made."""
     left = _left.get()
     if left is not None:
-        left[0] -= max(math.prod(as_shape("init", shape)), _EACH)
+        left[0] -= max(math.prod(as_shape("init", shape)), _NUMBERS_PER_TENSOR)
         if left[0] < 0:
             raise CheckpointError(
                 f"load: expected an architecture of the size of the file's tensors, got one that asks for {shape} and "

@@ -36,11 +36,11 @@ class _BatchNorm(Module):
         queue = queue_of(type(self).__name__, queue)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        shape, kept = (num_features,), compute_dtype(as_dtype(dtype))
+        shape, stored = (num_features,), compute_dtype(as_dtype(dtype))
         self.weight = Parameter(init.ones(queue, shape, dtype=dtype)) if affine else None
         self.bias = Parameter(init.zeros(queue, shape, dtype=dtype)) if affine else None
-        self.register_buffer("running_mean", init.zeros(queue, shape, dtype=kept) if track_running_stats else None)
-        self.register_buffer("running_var", init.ones(queue, shape, dtype=kept) if track_running_stats else None)
+        self.register_buffer("running_mean", init.zeros(queue, shape, dtype=stored) if track_running_stats else None)
+        self.register_buffer("running_var", init.ones(queue, shape, dtype=stored) if track_running_stats else None)
 
     def forward(self, x: Any, activation: str | None = None) -> Any:
         """Same shape."""
@@ -56,8 +56,8 @@ class _BatchNorm(Module):
         """What a floating input is cast to: the weight's dtype, else that of the running statistics if they differ."""
         if self.weight is not None:
             return self.weight.value.dtype
-        kept = None if self.running_mean is None else self.running_mean.dtype
-        return None if kept is None or compute_dtype(getattr(x, "dtype", kept)) == kept else kept
+        stored = None if self.running_mean is None else self.running_mean.dtype
+        return None if stored is None or compute_dtype(getattr(x, "dtype", stored)) == stored else stored
 
     def forward_with(self, x: Any, activation: str) -> Any:
         """activation(forward(x)) as one kernel, for "relu"."""

@@ -34,7 +34,7 @@ from netcl.fusion.rows import run_rows
 from netcl.ops import elementwise
 from netcl.ops.record import FLOAT, Facts, Op, register
 
-FAR = 1 << 31  # positions up to here fit in 32 bits
+INT32_POSITIONS = 1 << 31
 SHORT, LONG = 1 << 12, 1 << 15  # elements of a row that few work-items, and that one group, may take on
 
 dialect.define_function("DEVIATION", ("a", "m"), "(a - m) * (a - m)")
@@ -267,12 +267,14 @@ def _extreme_place(x: Tensor, op: str, axis: int | None, keepdims: bool) -> Tens
         result: Tensor = cpu.compute(_numpy_place, x, op=op, axis=axis, keepdims=keepdims)
         return result
     n = _count(f"arg{op}", x.shape, axis)
-    far = n > FAR  # places are as wide as what is computed
+    far = n > INT32_POSITIONS  # positions are as wide as what is computed
     compute = INT64 if far or x.dtype == INT64 else INT32
     if is_float(x.dtype):
         compute = _float_for(x.queue) if far else compute_dtype(x.dtype)
         if far and compute == FLOAT32:
-            raise ShapeError(f"arg{op}: expected at most {FAR} elements where there is no float64, got {n}.")
+            raise ShapeError(
+                f"arg{op}: expected at most {INT32_POSITIONS} elements where there is no float64, got {n}."
+            )
     return fold_chain(IDENTITY, f"arg{op}", (x,), axis, keepdims, INT64, compute=compute)
 
 

@@ -145,8 +145,8 @@ def test_far_views_are_planned_anew(posing, monkeypatch):
 def test_batch_norm_counts_past_the_end(posing, size):
     """The last split and the last group reach behind the last element, which has to be an integer still."""
     x = Tensor(None, (1, 1, size), (size, size, 1), 0, FLOAT32, posing)
-    sizes, dims = channels._gpu_form(x, Types(FLOAT32, FLOAT32, FLOAT32))
-    last = dims["splits"] * dims["chunk"] + channels.HELD * sizes["LANES"] + channels.GROUP
+    sizes, dims = channels._gpu_tile(x, Types(FLOAT32, FLOAT32, FLOAT32))
+    last = dims["splits"] * dims["chunk"] + channels.VECTORS_PER_ITEM * sizes["LANES"] + channels.ITEMS_PER_GROUP
     assert sizes["I"] == "long" or last * sizes["VEC"] < 1 << 31
 
 

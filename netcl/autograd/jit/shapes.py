@@ -147,7 +147,7 @@ def _conv2d(
 def _pool2d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, **_: Any
 ) -> Facts:
-    return pooling.window("pooling", x.shape, kernel_size, stride, padding, dilation, ceil_mode).y_shape, x.dtype
+    return pooling.window_of("pooling", x.shape, kernel_size, stride, padding, dilation, ceil_mode).y_shape, x.dtype
 
 
 @rule("adaptive_avg_pool2d")

@@ -43,7 +43,7 @@ def names(formula: str) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(ast.parse(formula, mode="eval")) if isinstance(n, ast.Name))
 
 
-class Row(Protocol):
+class Definition(Protocol):
     """An op as formulas: a row of the primitive table."""
 
     @property
@@ -70,7 +70,7 @@ class Row(Protocol):
         """(NAME, parameters, formula) of the value and of each gradient."""
 
 
-def check(row: Row) -> None:
+def check(row: Definition) -> None:
     """Raise ValueError unless every formula of `row` means the same in C and in Python."""
     if row.grads and len(row.grads) != len(row.inputs):
         raise ValueError(f"{row.name}: expected {len(row.inputs)} gradients, got {len(row.grads)}.")
@@ -135,7 +135,7 @@ NUMPY |= {"atan": np.arctan, "atan2": np.arctan2, "pow": _pow, "erf": _erf, "whe
 _definitions: dict[str, tuple[tuple[str, ...], str]] = {}  # NAME -> (parameters, formula)
 
 
-def define(row: Row) -> None:
+def define(row: Definition) -> None:
     """Make the functions of `row` known to both languages."""
     for name, parameters, formula in row.functions():
         _definitions[name] = (parameters, formula)
@@ -245,26 +245,26 @@ def _math_blocks() -> dict[str, str]:
     return {block.split("\n", 1)[0].strip(): block.split("\n", 1)[1] for block in text.split("// @")[1:]}
 
 
-def _math(name: str, element: str, width: int, plain: bool, doubles: bool) -> str:
+def _math(name: str, element: str, width: int, on_cpu: bool, doubles: bool) -> str:
     """The definition of `f_<name>`: a builtin, or on CPU devices and integers a function of our own."""
     blocks = _math_blocks()
     if element not in FLOATING:
         return blocks.get(f"int_{name}", f"#define f_{name}(a) (a)\n")
     if element == "double" and f"double_{name}" in blocks:
         return blocks[f"double_{name}"]
-    if plain and (name, element) == ("pow", "double") and width > 1:  # PoCL's of eight doubles errs in some lanes
+    if on_cpu and (name, element) == ("pow", "double") and width > 1:  # PoCL's of eight doubles errs in some lanes
         lanes = ", ".join(f"pow(a.s{j:x}, b.s{j:x})" for j in range(width))
         return f"static inline T f_pow(T a, T b) {{ return (T)({lanes}); }}\n"
-    if plain and element == "float" and name in blocks and (doubles or "f_quarter" not in blocks[name]):
+    if on_cpu and element == "float" and name in blocks and (doubles or "f_quarter" not in blocks[name]):
         return blocks[name]
     return f"#define f_{name} {FUNCTIONS[name]}\n"
 
 
 @lru_cache(maxsize=1024)
-def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool = False, doubles: bool = True) -> str:
+def preamble(used: frozenset[str] | None, element: str, width: int, on_cpu: bool = False, doubles: bool = True) -> str:
     """The C functions named in `used` (all when None) and what they call, over T = `element` x `width`.
 
-    With `plain`, float maths is written without OpenCL builtins, which some CPU drivers leave as slow function calls;
+    With `on_cpu`, float maths is written without OpenCL builtins, which some CPU drivers leave as slow function calls;
     without `doubles`, sin, cos and tan, which reduce their argument in double precision, stay builtins.
     """
     order: dict[str, str] = {}
@@ -274,7 +274,7 @@ def preamble(used: frozenset[str] | None, element: str, width: int, plain: bool 
             if word in order:
                 continue
             if word.startswith("f_") and (word[2:] in FUNCTIONS or word[2:] in _math_blocks()):
-                text = _math(word[2:], element, width, plain, doubles)
+                text = _math(word[2:], element, width, on_cpu, doubles)
                 require(w for w in _WORD.findall(text) if w != word)
                 order[word] = text
             elif word in _definitions:

@@ -36,8 +36,8 @@ class BasicBlock(Module):
 
     def forward(self, x: Any) -> Any:
         """(N, C, H, W) -> (N, width * expansion, H / stride, W / stride)."""
-        kept = x if self.shortcut is None else self.shortcut(x)
-        return ag.relu(ag.add(self.body(x), kept))
+        short = x if self.shortcut is None else self.shortcut(x)
+        return ag.relu(ag.add(self.body(x), short))
 
 
 class Bottleneck(BasicBlock):

@@ -34,7 +34,7 @@ from netcl.kernels.program import program
 from netcl.ops.elementwise import contiguous
 
 UNIFORM, NORMAL, BERNOULLI, INTEGERS, DROPOUT = range(5)  # FORM in random.cl
-STEP = 64  # turns of a work-item on a CPU device
+ROUNDS = 64  # of a work-item on a CPU device
 
 
 class Generator:
@@ -99,9 +99,9 @@ class Draw(NamedTuple):
 
 
 class Law(NamedTuple):
-    """What is made of the words of a draw; see random.cl for the numbers of each form."""
+    """What is made of the words of a draw; see random.cl for the numbers of each kind."""
 
-    form: int
+    kind: int
     a: float = 0.0
     b: float = 1.0
     low: int = 0
@@ -142,22 +142,22 @@ def _numpy_normal(words: np.ndarray) -> np.ndarray:
 
 
 def _numpy(*arrays: np.ndarray, law: Law, shape: Shape, dtype: DType, draw: tuple[int, int, int]) -> np.ndarray:
-    form, a, b, low, limit = law
+    kind, a, b, low, limit = law
     count = layout.size_of(shape)
     words = philox(draw[0], -(-count // 4) * 4, draw[1], draw[2])
     values: np.ndarray
-    if form == INTEGERS:
+    if kind == INTEGERS:
         values = low + ((words.astype(np.uint64) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
-    elif form == NORMAL:
+    elif kind == NORMAL:
         values = a + b * _numpy_normal(words)
-    elif form == UNIFORM:
+    elif kind == UNIFORM:
         values = np.float32(a) + np.float32(b - a) * _unit(words)
-    elif form == BERNOULLI:
+    elif kind == BERNOULLI:
         values = words >> np.uint32(8) < limit
     else:
         chosen = (words >> np.uint32(8) >= limit)[:count]
-        kind = arrays[0].dtype.type
-        values = np.where(chosen.reshape(shape), arrays[0] * kind(b), kind(0))
+        number = arrays[0].dtype.type
+        values = np.where(chosen.reshape(shape), arrays[0] * number(b), number(0))
         return values
     return values[:count].astype(dtype).reshape(shape)
 
@@ -165,17 +165,17 @@ def _numpy(*arrays: np.ndarray, law: Law, shape: Shape, dtype: DType, draw: tupl
 # -- OpenCL ------------------------------------------------------------------------------------------------------------
 
 
-def _share(dtype: DType, plain: bool) -> tuple[int, int]:
-    """The blocks of four that a work-item makes at a turn, and its turns."""
-    return (8, STEP) if plain else (2 if dtype.itemsize == 2 else 1, 1)
+def _share(dtype: DType, on_cpu: bool) -> tuple[int, int]:
+    """The blocks of four that a work-item makes in a round, and its rounds."""
+    return (8, ROUNDS) if on_cpu else (2 if dtype.itemsize == 2 else 1, 1)
 
 
 @cache
-def _source(form: int, dtype: DType, plain: bool) -> str:
-    width, step = _share(dtype, plain)
-    preamble = dialect.preamble(frozenset({"f_log", "f_sqrt"}), "float", width, plain)
-    extra = {"PLAIN": 1} if plain else {}
-    return sources.load("random.cl", preamble=preamble, FORM=form, W=width, STEP=step, S=C_NAME[dtype], **extra)
+def _source(kind: int, dtype: DType, on_cpu: bool) -> str:
+    width, step = _share(dtype, on_cpu)
+    preamble = dialect.preamble(frozenset({"f_log", "f_sqrt"}), "float", width, on_cpu)
+    extra = {"PLAIN": 1} if on_cpu else {}
+    return sources.load("random.cl", preamble=preamble, FORM=kind, W=width, STEP=step, S=C_NAME[dtype], **extra)
 
 
 def _generate(queue: Queue, law: Law, shape: Shape, dtype: DType, draw: Draw, **x: Tensor) -> Tensor:
@@ -187,17 +187,17 @@ def _generate(queue: Queue, law: Law, shape: Shape, dtype: DType, draw: Draw, **
         return made
     if 0 in shape:
         return allocate(queue, shape, dtype)
-    launch = remember(queue, ("random", law.form, shape, dtype), lambda: _plan(queue, law.form, shape, dtype))
+    launch = remember(queue, ("random", law.kind, shape, dtype), lambda: _plan(queue, law.kind, shape, dtype))
     return launch(**x, first=draw.first, k0=draw.low, k1=draw.high, a=law.a, b=law.b, low=law.low, range=law.range)
 
 
-def _plan(queue: Queue, form: int, shape: Shape, dtype: DType) -> Launch[Tensor]:
+def _plan(queue: Queue, kind: int, shape: Shape, dtype: DType) -> Launch[Tensor]:
     profile, count = profile_of(queue), layout.size_of(shape)
-    plain, storage = profile.kind == "cpu", UINT8 if dtype == BOOL else dtype
-    group = 1 if plain else profile.group(256)
-    width, step = _share(storage, plain)
+    on_cpu, storage = profile.kind == "cpu", UINT8 if dtype == BOOL else dtype
+    group = 1 if on_cpu else profile.group(256)
+    width, step = _share(storage, on_cpu)
     items = -(-count // (4 * width * step))
-    made = program(queue, _source(form, storage, plain), "random", ("-cl-mad-enable", "-w"))
+    made = program(queue, _source(kind, storage, on_cpu), "random", ("-cl-mad-enable", "-w"))
     return made.bind((-(-items // group) * group,), (group,), {"out": (shape, dtype)}, n=count)
 
 

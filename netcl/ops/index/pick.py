@@ -287,14 +287,14 @@ def check_on_host(where: str, index: np.ndarray, n: int) -> None:
 
 
 @cache
-def _source(form: int, bits: str, index: DType, wide: bool, plain: bool, per: int) -> str:
-    extra = {"PLAIN": 1} if plain else {}
+def _source(kernel: int, bits: str, index: DType, wide: bool, on_cpu: bool, per: int) -> str:
+    extra = {"PLAIN": 1} if on_cpu else {}
     return sources.load(
-        "index.cl", "gather.cl", FORM=form, U=bits, INDEX=C_NAME[index], I="long" if wide else "int", PER=per, **extra
+        "index.cl", "gather.cl", FORM=kernel, U=bits, INDEX=C_NAME[index], I="long" if wide else "int", PER=per, **extra
     )
 
 
-def _program(queue: Queue, form: int, size: int, index: DType, wide: bool, per: int = 1) -> Program:
+def _program(queue: Queue, kernel: int, size: int, index: DType, wide: bool, per: int = 1) -> Program:
     """A kernel of gather.cl for elements of `size` bytes, `per` of which are moved at once."""
-    source = _source(form, BITS[size], index, wide, profile_of(queue).kind == "cpu", per)
-    return program(queue, source, ("gather", "one_hot", "select_marked")[form], ("-w",))
+    source = _source(kernel, BITS[size], index, wide, profile_of(queue).kind == "cpu", per)
+    return program(queue, source, ("gather", "one_hot", "select_marked")[kernel], ("-w",))

@@ -125,7 +125,7 @@ def _plan(x: Tensor, dtype: DType, total: DType) -> Plan:
 
 @cache
 def _source(x: DType, out: DType, total: DType, group: int, columns: int, wide: bool) -> str:
-    """The program; `group` is 0 for the form over columns."""
+    """The program; `group` is 0 for the kernel over columns."""
     extra = {"ROWS": 1, "WG": group} if group else {"COLS": columns}
     return sources.load(
         "scan.cl",

@@ -158,8 +158,8 @@ def _columns_plan(job: Addition, out: Tensor) -> Launch[Tensor]:
         share = -(-cols * outer // (4 * profile.compute_units))
         chunk, local = min(cols, -(-share // 16) * 16), 1  # 16: items do not share cache lines
     items = outer * -(-cols // chunk)
-    form = Form(COLUMNS, src.dtype, index.dtype, INT32, is_wide(profile, out, index, src))
-    return _program(queue, form).bind(
+    variant = Variant(COLUMNS, src.dtype, index.dtype, INT32, is_wide(profile, out, index, src))
+    return _program(queue, variant).bind(
         (-(-items // local) * local,),
         (local,),
         flag=flag_buffer(queue),
@@ -201,14 +201,14 @@ def _runs_plan(job: Addition, keys: Tensor, whole: bool) -> tuple[Launch[Tensor]
     columns, span = cols // vector, max(32, isqrt(count) // 3)
     lanes, blocks, rows = outer * columns, count // span, outer * n
     new = {"sums": ((blocks, outer * cols), compute), "bounds": ((n if whole else size, 2), INT32)}
-    wide = is_wide(profile, size, src, *(() if x is None else (x,)), keys, blocks * outer * cols)
+    is_long = is_wide(profile, size, src, *(() if x is None else (x,)), keys, blocks * outer * cols)
     more = (("V", vector), ("LISTS", int(not whole)), ("ADDS", int(x is not None)))
-    form = Form(BLOCKS, src.dtype, INT32, keys.dtype, wide, more)
+    variant = Variant(BLOCKS, src.dtype, INT32, keys.dtype, is_long, more)
     facts = {**_steps_of(src), "n": n, "count": count, "cols": columns, "lanes": lanes, "span": span}
     grid, local, _ = line_of(profile, max(blocks * lanes, keys.size))
-    summed = _program(queue, form).bind(grid, local, new, **facts, size=keys.size, blocks=blocks)
+    summed = _program(queue, variant).bind(grid, local, new, **facts, size=keys.size, blocks=blocks)
     grid, local, _ = line_of(profile, -(-rows // ROWS) * columns)
-    made = _program(queue, form._replace(form=SUMS))
+    made = _program(queue, variant._replace(kernel=SUMS))
     return summed, made.bind(grid, local, {"out": (job.shape, src.dtype)}, **facts, rows=rows)
 
 
@@ -232,16 +232,16 @@ def _keys_plan(job: Addition, seen: Shape) -> Launch[Tensor]:
     index, queue, n, (outer, count, cols) = job.indices, job.indices.queue, job.shape[job.axis], seen
     profile, group, shape = profile_of(queue), NEAR * SHARES, (outer * cols, count, 1)
     key = INT64 if is_wide(profile, n) else INT32
-    form = Form(KEYS, INT32, index.dtype, key, is_wide(profile, layout.size_of(shape), index))
+    variant = Variant(KEYS, INT32, index.dtype, key, is_wide(profile, layout.size_of(shape), index))
     facts: dict[str, Any] = {"flag": flag_buffer(queue), "n": n, "count": count, "skip": job.skip}
     if index.shape[::2] == (1, 1) and count <= RANKED and key == INT32 and profile.group(group) == group:
         new = {"sorted": (shape, key), "order": ((count,), INT64)}
-        made = _program(queue, form._replace(form=RANK))
+        made = _program(queue, variant._replace(kernel=RANK))
         return made.bind((-(-count // NEAR) * group,), (group,), new, **facts, i_k=index.strides[1])
     size = layout.size_of(shape)
     grid, local, _ = line_of(profile, size)
     facts |= {**_steps(index, seen), "cols": cols, "size": size}
-    return _program(queue, form).bind(grid, local, {"keys": (shape, key)}, **facts)
+    return _program(queue, variant).bind(grid, local, {"keys": (shape, key)}, **facts)
 
 
 def _steps(index: Tensor, seen: Shape) -> dict[str, int]:
@@ -252,31 +252,31 @@ def _steps_of(src: Tensor) -> dict[str, int]:
     return dict(zip(("s_o", "s_k", "s_c"), src.strides))
 
 
-class Form(NamedTuple):
+class Variant(NamedTuple):
     """What the text of scatter.cl depends on."""
 
-    form: int
+    kernel: int
     src: DType
     indices: DType
     key: DType
-    wide: bool
+    is_long: bool
     more: tuple[tuple[str, int], ...] = ()
 
 
 @cache
-def _source(form: Form) -> str:
-    compute = C_NAME[compute_dtype(form.src)]
+def _source(variant: Variant) -> str:
+    compute = C_NAME[compute_dtype(variant.src)]
     types: dict[str, Any] = {
-        "S": C_NAME[form.src],
+        "S": C_NAME[variant.src],
         "T": compute,
-        "INDEX": C_NAME[form.indices],
-        "KEY": C_NAME[form.key],
+        "INDEX": C_NAME[variant.indices],
+        "KEY": C_NAME[variant.key],
     }
-    if form.form == COLUMNS and form.wide and compute == types["S"]:  # GPUs walk one column per item
+    if variant.kernel == COLUMNS and variant.is_long and compute == types["S"]:  # GPUs walk one column per item
         types["T8"] = f"{compute}8"
-    width = "long" if form.wide else "int"
-    return sources.load("index.cl", "scatter.cl", FORM=form.form, I=width, **types, **dict(form.more))
+    width = "long" if variant.is_long else "int"
+    return sources.load("index.cl", "scatter.cl", FORM=variant.kernel, I=width, **types, **dict(variant.more))
 
 
-def _program(queue: Queue, form: Form) -> Program:
-    return program(queue, _source(form), _NAMES[form.form], ("-w",))
+def _program(queue: Queue, variant: Variant) -> Program:
+    return program(queue, _source(variant), _NAMES[variant.kernel], ("-w",))

@@ -121,13 +121,13 @@ def _pair_size(dtype: DType) -> int:
 
 
 @cache
-def _source(dtype: DType, **form: int) -> str:
+def _source(dtype: DType, **sizes: int) -> str:
     """The program that sorts values of `dtype`: PLAIN on CPU devices, else in groups of WG items."""
     wide, floating = dtype.itemsize == 8, is_float(dtype)
     key = "ulong" if wide else "uint"
     # small integers are widened before they become keys
     compute = C_NAME[compute_dtype(dtype)] if floating or wide else "int"
-    more: dict[str, Any] = {"WIDE": 1, **form} if wide else form
+    more: dict[str, Any] = {"WIDE": 1, **sizes} if wide else sizes
     return sources.load(
         "sort.cl", S=C_NAME[dtype], T=compute, FLOATING=int(floating), KEY=key, AS_KEY=f"as_{key}", **more
     )

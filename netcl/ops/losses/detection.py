@@ -62,12 +62,12 @@ class FusedDetectionLossPlan:
         if isinstance(queue, CPUQueue) or not self.size:
             return
         profile = profile_of(queue)
-        plain = profile.kind == "cpu"
-        group, width = (1, profile.vector) if plain else (profile.group(256), 4)
-        preamble = dialect.preamble(frozenset({"DETECTION"}), "float", width, plain)
-        defines = {"PLAIN": 1} if plain else {"WG": group}
+        on_cpu = profile.kind == "cpu"
+        group, width = (1, profile.vector) if on_cpu else (profile.group(256), 4)
+        preamble = dialect.preamble(frozenset({"DETECTION"}), "float", width, on_cpu)
+        defines = {"PLAIN": 1} if on_cpu else {"WG": group}
         source = sources.load("detection.cl", preamble=preamble, W=width, **defines)
-        least, groups = (STRETCH_ON_CPU, 1) if plain else (STRETCH_ON_GPU, 8)
+        least, groups = (STRETCH_ON_CPU, 1) if on_cpu else (STRETCH_ON_GPU, 8)
         chunk = max(least, -(-self.size // (64 * profile.compute_units * groups)))
         parts = -(-self.size // chunk)
         partial = program(queue, source, "detection_partial", OPTIONS)

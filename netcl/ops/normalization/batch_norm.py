@@ -77,8 +77,7 @@ def _plan_forward(
     if x.backend == "cl":
         plan = channels.plan_train if training else channels.plan_apply
         return plan(x, weight, bias, statistics, activation)
-    form = _numpy_training if training else _numpy_eval
-    return partial(form, activation)
+    return partial(_numpy_training if training else _numpy_eval, activation)
 
 
 def _plan_backward(

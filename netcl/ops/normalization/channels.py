@@ -10,7 +10,7 @@ from netcl.core.dtypes import C_NAME, DType
 from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor, allocate
 from netcl.ops.elementwise import assign
-from netcl.ops.normalization.form import ByName, by_name, cpu_vector, gpu_vector, kernel, split_rows, stream_flag
+from netcl.ops.normalization.grid import ByName, by_name, cpu_vector, gpu_vector, kernel, split_rows, stream_flag
 from netcl.ops.normalization.problem import (
     Needs,
     Normed,
@@ -23,11 +23,11 @@ from netcl.ops.normalization.problem import (
     types_of,
 )
 
-CHUNK = 8192  # elements of a channel that a GPU work-group sums up
-GROUP = 256  # work-items per group of the elementwise kernels
-NEAR = 4096  # elements that neighbouring channels share of a sample, at most, for one work-item of a CPU device
-HELD = 8  # vectors that a GPU's work-item keeps in registers while it sums
-FINISH = 32  # work-items that join the partial sums of a channel
+ELEMENTS_PER_GROUP = 8192  # of a channel, that a GPU's group sums
+ITEMS_PER_GROUP = 256  # of the elementwise kernels
+ELEMENTS_PER_BLOCK = 4096  # of a sample's neighbouring channels, at most, that a CPU device's work-item takes
+VECTORS_PER_ITEM = 8  # that a GPU's work-item keeps in registers while it sums
+ITEMS_PER_CHANNEL = 32  # that join its partial sums
 
 Forward = Callable[[Tensor, Optional, Optional, list[Tensor], float, float], tuple[Tensor, Optional, Optional]]
 Backward = Callable[
@@ -91,8 +91,8 @@ def plan_backward(
         zeros = ((x.shape, x.dtype), ((c,), stored), ((c,), stored))
         return lambda *_: tuple([allocate(queue, *of).fill_(0) if need else None for of, need in zip(zeros, needs)])
     flags = _affine_flags(weight, bias, activation, FIXED=not training)
-    form = _cpu_grad if profile_of(queue).kind == "cpu" else _gpu_grad
-    grads = form(g, x, types, flags, needs[0])
+    plan = _cpu_grad if profile_of(queue).kind == "cpu" else _gpu_grad
+    grads = plan(g, x, types, flags, needs[0])
 
     def run(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Optional, bias: Optional) -> Any:
         mean, rstd = prepared(mean, types.compute, mean), prepared(rstd, types.compute, rstd)
@@ -111,7 +111,7 @@ def _affine_flags(weight: Optional, bias: Optional, activation: str | None, **mo
 # -- CPU devices -------------------------------------------------------------------------------------------------------
 
 
-def _cpu_form(c: int, span: int, compute: DType, profile: DeviceProfile) -> tuple[dict[str, Any], int, bool]:
+def _cpu_tile(c: int, span: int, compute: DType, profile: DeviceProfile) -> tuple[dict[str, Any], int, bool]:
     """Defines of `batch_grad` on CPU devices, channels per work-item, and whether rows are shorter than a vector.
 
     Work-items read runs of NEAR elements where that leaves enough of them to share the work evenly.
@@ -123,7 +123,7 @@ def _cpu_form(c: int, span: int, compute: DType, profile: DeviceProfile) -> tupl
         return found | {"CV": vectors}, vectors * width, False
     while width > max(span, 4):
         width //= 2
-    block = next((b for b in (8, 4, 2) if b <= most and b * span <= NEAR), 1)
+    block = next((b for b in (8, 4, 2) if b <= most and b * span <= ELEMENTS_PER_BLOCK), 1)
     return {"VECTOR": f"{C_NAME[compute]}{width}", "VW": width, "BLOCK": block}, block, span < width
 
 
@@ -137,7 +137,7 @@ def _cpu_train(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch[Normed
     (_, c, span), profile = sizes_of(x), profile_of(x.queue)
     vector, channels = cpu_vector(types.compute, profile), 1
     if span == 1:
-        vector, channels, _ = _cpu_form(c, span, types.compute, profile)
+        vector, channels, _ = _cpu_tile(c, span, types.compute, profile)
     flags += flags_of(COLUMNS=span == 1) + stream_flag(x.shape, span, types, profile)
     new = {"y": (x.shape, x.dtype), "mean": ((c,), types.compute), "rstd": ((c,), types.compute)}
     made = kernel(x.queue, "batch_norm_cpu.cl", "batch", types, flags, **vector)
@@ -163,7 +163,7 @@ def _cpu_apply(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch[Tensor
 def _cpu_grad(_: Tensor, x: Tensor, types: Types, flags: tuple[str, ...], wanted: bool) -> Launch[ByName]:
     """The launch that makes dw, db and, where it is wanted, dx."""
     (_n, c, span), profile = sizes_of(x), profile_of(x.queue)
-    vector, channels, short = _cpu_form(c, span, types.compute, profile)
+    vector, channels, short = _cpu_tile(c, span, types.compute, profile)
     flags += flags_of(COLUMNS=span == 1, SHORT=short, DX=wanted)
     flags += stream_flag(x.shape, span, types, profile) if wanted else ()
     new = {"dx": (x.shape, x.dtype)} if wanted else {}
@@ -175,13 +175,17 @@ def _cpu_grad(_: Tensor, x: Tensor, types: Types, flags: tuple[str, ...], wanted
 # -- GPUs --------------------------------------------------------------------------------------------------------------
 
 
-def _gpu_form(x: Tensor, types: Types, *others: Tensor) -> tuple[dict[str, Any], dict[str, int]]:
+def _gpu_tile(x: Tensor, types: Types, *others: Tensor) -> tuple[dict[str, Any], dict[str, int]]:
     """Defines of batch_norm_gpu.cl for `x`, and the fields of its Dims."""
     (n, c, span), profile = sizes_of(x), profile_of(x.queue)
     vector = span % 4 == 0 and all(begins_aligned(t, x.dtype) for t in (x, *others))
-    limit = profile.group(GROUP)
+    limit = profile.group(ITEMS_PER_GROUP)
     width = min(32, limit) if span == 1 else 1
-    sizes = {"CT": width, "LANES": limit // width, "FINISH": min(FINISH, limit)} | gpu_vector(types.compute, vector)
+    sizes: dict[str, Any] = {
+        "CT": width,
+        "LANES": limit // width,
+        "FINISH": min(ITEMS_PER_CHANNEL, limit),
+    } | gpu_vector(types.compute, vector)
     sizes["I"] = "int" if x.size < 1 << 30 else "long"  # ends of splits and groups lie behind the last element
     across = span // sizes["VEC"]
     splits, chunk = _splits(n, c, across, sizes, profile)
@@ -195,9 +199,9 @@ def _splits(n: int, c: int, across: int, sizes: dict[str, Any], profile: DeviceP
     There are up to 256, if that lets work-items keep their vectors.
     """
     total, blocks = n * across, -(-c // sizes["CT"])
-    least = max(1, CHUNK // sizes["VEC"] // (sizes["CT"] if sizes["CT"] > 1 else 1))
+    least = max(1, ELEMENTS_PER_GROUP // sizes["VEC"] // (sizes["CT"] if sizes["CT"] > 1 else 1))
     wanted = max(1, min(-(-4 * profile.compute_units // blocks), -(-total // max(least // 4, 1)), 256))
-    held = -(-total // (HELD * sizes["LANES"]))
+    held = -(-total // (VECTORS_PER_ITEM * sizes["LANES"]))
     chunk = -(-total // max(wanted, held if held <= 256 else 1))
     return -(-total // chunk), chunk
 
@@ -210,14 +214,15 @@ def _split_grid(sizes: dict[str, Any], dims: dict[str, int]) -> tuple[tuple[int,
 
 def _flat_grid(x: Tensor, dims: dict[str, int]) -> tuple[tuple[int], tuple[int]]:
     """Grid and group of the kernels whose work-items take one vector."""
-    group = profile_of(x.queue).group(GROUP)
+    group = profile_of(x.queue).group(ITEMS_PER_GROUP)
     return (-(-dims["vectors"] // group) * group,), (group,)
 
 
 def _gpu_train(x: Tensor, types: Types, flags: tuple[str, ...], track: tuple[str, ...]) -> Launch[Normed]:
     """The launches of `moments`, `finish` and `apply`, which make (y, mean, rstd)."""
-    sizes, dims = _gpu_form(x, types)
-    sizes["PER"] = next((p for p in (HELD // 2, HELD) if dims["chunk"] <= p * sizes["LANES"]), 0)
+    sizes, dims = _gpu_tile(x, types)
+    counts = (VECTORS_PER_ITEM // 2, VECTORS_PER_ITEM)
+    sizes["PER"] = next((p for p in counts if dims["chunk"] <= p * sizes["LANES"]), 0)
     one, parts = ((dims["C"],), types.compute), ((dims["splits"], dims["C"]), types.compute)
     made = kernel(x.queue, "batch_norm_gpu.cl", "moments", types, track, **sizes)
     moments = made.bind(*_split_grid(sizes, dims), dict.fromkeys(("part_m", "part_s"), parts), D=dims)
@@ -236,14 +241,14 @@ def _gpu_train(x: Tensor, types: Types, flags: tuple[str, ...], track: tuple[str
 
 def _gpu_apply(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch[Tensor]:
     """The launch of `apply`, which makes y."""
-    sizes, dims = _gpu_form(x, types)
+    sizes, dims = _gpu_tile(x, types)
     made = kernel(x.queue, "batch_norm_gpu.cl", "apply", types, flags, **sizes)
     return made.bind(*_flat_grid(x, dims), {"y": (x.shape, x.dtype)}, D=dims)
 
 
 def _gpu_grad(g: Tensor, x: Tensor, types: Types, flags: tuple[str, ...], wanted: bool) -> Launch[ByName]:
     """The launches of `grad_sums`, `grad_finish` and, where dx is wanted, `grad_apply`."""
-    sizes, dims = _gpu_form(x, types, g)
+    sizes, dims = _gpu_tile(x, types, g)
     parts, one = ((dims["splits"], dims["C"]), types.compute), ((dims["C"],), types.parameters)
     made = kernel(x.queue, "batch_norm_gpu.cl", "grad_sums", types, flags, **sizes)
     grad_sums = made.bind(*_split_grid(sizes, dims), dict.fromkeys(("part_u", "part_h"), parts), D=dims)

@@ -48,7 +48,7 @@ def group_norm_grad(
 ) -> tuple[Optional, Optional, Optional]:
     """(dx, dweight, dbias) of `group_norm`, None where `needs` says so; mean, rstd (N, num_groups) of the forward pass.
 
-    The formula of `layer_norm_grad` per group; dweight and dbias sum over samples and places, in weight's dtype.
+    The formula of `layer_norm_grad` per group; dweight and dbias sum over samples and positions, in weight's dtype.
     """
     needs = tuple(map(bool, needs))
     key = ("group_norm_grad", needs, *layouts(x.queue, g, x, mean, rstd, weight))

@@ -154,7 +154,7 @@ def _plan_backward(
 def numpy_norm(
     x: np.ndarray, *affine: np.ndarray, first: int, eps: float, rms: bool, given: tuple[bool, bool]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The NumPy form of the forward pass: y, mean (rms: a copy of rstd), rstd."""
+    """The forward pass with NumPy: y, mean (rms: a copy of rstd), rstd."""
     compute = compute_dtype(x.dtype)
     axes = tuple(range(first, x.ndim))
     v = x.astype(compute, copy=False)
@@ -176,7 +176,7 @@ def numpy_norm(
 def numpy_norm_grad(
     g: np.ndarray, x: np.ndarray, rstd: np.ndarray, *rest: np.ndarray, rms: bool, weighted: bool, needs: Needs
 ) -> Any:
-    """The NumPy form of the backward pass: those of dx, dweight, dbias that are needed."""
+    """The backward pass with NumPy: those of dx, dweight, dbias that are needed."""
     compute, first = compute_dtype(x.dtype), rstd.ndim
     parameters = list(rest)
     tail = (1,) * (x.ndim - first)

@@ -9,7 +9,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.layout import Shape, size_of
 from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate
-from netcl.ops.normalization.form import (
+from netcl.ops.normalization.grid import (
     ByName,
     by_name,
     cpu_vector,
@@ -51,9 +51,9 @@ def plan_forward(x: Tensor, weight: Optional, bias: Optional, lead: Shape, r: Ro
         launch = made.bind((-(-r.rows // step),), (1,), new, D={**r._asdict(), "step": step})
     else:
         aligned = begins_aligned(x, x.dtype) and all(begins_aligned(p, types.parameters) for p in (weight, bias))
-        form = gpu_vector(types.compute, r.stretch % 4 == 0 and aligned)
-        sizes = row_group(r.n, form["VEC"], profile)
-        made = kernel(queue, "norm_gpu.cl", "norm", types, flags, **form, **sizes)
+        vector = gpu_vector(types.compute, r.stretch % 4 == 0 and aligned)
+        sizes = row_group(r.n, vector["VEC"], profile)
+        made = kernel(queue, "norm_gpu.cl", "norm", types, flags, **vector, **sizes)
         launch = made.bind(*_grid(r.rows, sizes), new, D=r._asdict())
 
     def run(x: Tensor, weight: Optional, bias: Optional, eps: float) -> Normed:
@@ -81,10 +81,10 @@ def plan_backward(
         zeros = {"dx": (x.shape, x.dtype), "dw": (shape, stored), "db": (shape, stored)}
         return lambda *_: _in_order({name: allocate(queue, *zeros[name]).fill_(0) for name in names})
     flags = flags_of(RMS=mean is None, CHANNELS=r.per, HAS_W=weight is not None, DX=needs[0])
-    form = _cpu_sums if profile_of(queue).kind == "cpu" else _gpu_channel_sums if r.per else _gpu_sums
+    plan = _cpu_sums if profile_of(queue).kind == "cpu" else _gpu_channel_sums if r.per else _gpu_sums
     aligned = all(begins_aligned(t, x.dtype) for t in (g, x))
     aligned &= r.per > 0 or begins_aligned(weight, types.parameters)
-    sums, count = form(x, types, r, flags, needs, aligned)
+    sums, count = plan(x, types, r, flags, needs, aligned)
     parameters = [name for name in names if name != "dx"]
     columns = _plan_columns(queue, shape, count, types, parameters) if parameters else None
 
@@ -128,10 +128,10 @@ def _gpu_sums(x: Tensor, types: Types, r: Rows, flags: tuple[str, ...], needs: N
     """`norm_grad` in as many groups as fill the device, each of which sums over many rows."""
     queue, profile = x.queue, profile_of(x.queue)
     flags += flags_of(DW=needs[1], DB=needs[2])
-    form = gpu_vector(types.compute, r.n % 4 == 0 and aligned)
-    sizes = row_group(r.n, form["VEC"], profile)
+    vector = gpu_vector(types.compute, r.n % 4 == 0 and aligned)
+    sizes = row_group(r.n, vector["VEC"], profile)
     rows = min(-(-r.rows // sizes["ROWS"]), 4 * profile.compute_units) * sizes["ROWS"]
-    made = kernel(queue, "norm_gpu.cl", "norm_grad", types, flags, **form, **sizes)
+    made = kernel(queue, "norm_gpu.cl", "norm_grad", types, flags, **vector, **sizes)
     return by_name(made, *_grid(rows, sizes), _results(x, types, needs, (rows, r.n)), D=r._asdict()), rows
 
 
@@ -139,16 +139,16 @@ def _gpu_channel_sums(x: Tensor, types: Types, r: Rows, flags: tuple[str, ...], 
     """`channel_sums` for the partial sums, and `norm_grad` over groups for dx."""
     queue, profile = x.queue, profile_of(x.queue)
     samples, channels = r.rows // r.groups, r.groups * r.per
-    form = gpu_vector(types.compute, r.span % 4 == 0 and aligned)
-    sizes = row_group(r.span, form["VEC"], profile) | {"PER": 0}
-    made = kernel(queue, "norm_gpu.cl", "channel_sums", types, ("CHANNELS",), **form, **sizes)
+    vector = gpu_vector(types.compute, r.span % 4 == 0 and aligned)
+    sizes = row_group(r.span, vector["VEC"], profile) | {"PER": 0}
+    made = kernel(queue, "norm_gpu.cl", "channel_sums", types, ("CHANNELS",), **vector, **sizes)
     rows = r._replace(rows=samples * channels, n=r.span)
     new = _results(x, types, (False, True, True), (samples, channels))
     sums = made.bind(*_grid(rows.rows, sizes), new, D=rows._asdict())
     spread = None
     if needs[0]:
-        sizes = row_group(r.n, form["VEC"], profile)
-        made = kernel(queue, "norm_gpu.cl", "norm_grad", types, flags, **form, **sizes)
+        sizes = row_group(r.n, vector["VEC"], profile)
+        made = kernel(queue, "norm_gpu.cl", "norm_grad", types, flags, **vector, **sizes)
         spread = by_name(made, *_grid(r.rows, sizes), {"dx": (x.shape, x.dtype)}, D=r._asdict())
 
     def run(**given: Tensor) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,19 +12,20 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, INT32, NARROW, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import size_of
-from netcl.core.protocols import Queue
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import sources
 from netcl.kernels import windows as strips
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
+from netcl.kernels.windows import Pair
 from netcl.ops import reduction
 from netcl.ops.elementwise import contiguous, div
 from netcl.ops.pooling import host as pool_numpy
-from netcl.ops.pooling.problem import Window, adaptive_window, average, window
+from netcl.ops.pooling.problem import Window, adaptive_window, average, window_of
 
-GRAIN = 4096  # elements of the result per work-item on CPU devices
-GROUP = 64
+OUTPUTS_PER_ITEM = 4096  # on CPU devices
+ITEMS_PER_GROUP = 64  # on GPUs
 
 
 def max_pool2d(
@@ -45,13 +46,13 @@ def max_pool2d(
     With `return_indices` also the int32 position y * W + x of each maximum: of equal elements the first one.
     Raises: ShapeError when the padding is more than half the (dilated) window, or for shapes that do not fit.
     """
-    form = window("max_pool2d", x.shape, kernel_size, stride, padding, dilation, ceil_mode)
+    window = window_of("max_pool2d", x.shape, kernel_size, stride, padding, dilation, ceil_mode)
     if x.backend == "cpu":
-        y, at = cpu.compute(pool_numpy.max_pool, x, form=form)
+        y, at = cpu.compute(pool_numpy.max_pool, x, window=window)
         return (y, at) if return_indices else y
-    y = allocate(x.queue, form.y_shape, x.dtype)
-    at = allocate(x.queue, form.y_shape, INT32) if return_indices else y
-    _launch("max_pool", form, form.out, x, {"Y": y, "At": at.buffer, "X": x}, INDICES=int(return_indices))
+    y = allocate(x.queue, window.y_shape, x.dtype)
+    at = allocate(x.queue, window.y_shape, INT32) if return_indices else y
+    _launch("max_pool", window, window.out, x, {"Y": y, "At": at.buffer, "X": x}, INDICES=int(return_indices))
     return (y, at) if return_indices else y
 
 
@@ -70,12 +71,12 @@ def max_pool2d_grad(
     Shapes: g and indices (N, C, Ho, Wo) -> x_shape.
     """
     same_queue("max_pool2d_grad", g, indices)
-    form = window("max_pool2d_grad", tuple(x_shape), kernel_size, stride, padding, dilation, ceil_mode)
-    _check("max_pool2d_grad", form, g, indices)
+    window = window_of("max_pool2d_grad", tuple(x_shape), kernel_size, stride, padding, dilation, ceil_mode)
+    _check("max_pool2d_grad", window, g, indices)
     if g.backend == "cpu":
-        return cpu.compute(pool_numpy.max_pool_grad, g, indices, form=form)
-    g, indices, dx = contiguous(g), contiguous(indices), allocate(g.queue, form.shape, g.dtype)
-    _launch("max_pool_grad", form, form.shape[2:], dx, {"dX": dx, "G": g, "At": indices})
+        return cpu.compute(pool_numpy.max_pool_grad, g, indices, window=window)
+    g, indices, dx = contiguous(g), contiguous(indices), allocate(g.queue, window.shape, g.dtype)
+    _launch("max_pool_grad", window, window.size, dx, {"dX": dx, "G": g, "At": indices})
     return dx
 
 
@@ -95,8 +96,9 @@ def avg_pool2d(
     The count is that of the window's elements inside the padded input, or inside x when `count_include_pad` is off, or
     `divisor_override`. Shapes as for `max_pool2d`; half is summed in float. Raises: ShapeError, DTypeError.
     """
-    form = average("avg_pool2d", x.shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return _avg("avg_pool2d", x, form)
+    settings = (ceil_mode, count_include_pad, divisor_override)
+    window = average("avg_pool2d", x.shape, kernel_size, stride, padding, *settings)
+    return _avg("avg_pool2d", x, window)
 
 
 def avg_pool2d_grad(
@@ -110,10 +112,9 @@ def avg_pool2d_grad(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Gradient of `avg_pool2d`: g (N, C, Ho, Wo) spread evenly over the windows -> x_shape."""
-    form = average(
-        "avg_pool2d_grad", x_shape, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-    return _avg_grad("avg_pool2d_grad", g, form)
+    settings = (ceil_mode, count_include_pad, divisor_override)
+    window = average("avg_pool2d_grad", x_shape, kernel_size, stride, padding, *settings)
+    return _avg_grad("avg_pool2d_grad", g, window)
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
@@ -142,129 +143,140 @@ def global_avg_pool2d(x: Tensor) -> Tensor:
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-def _check(where: str, form: Window, *tensors: Tensor) -> None:
+def _check(where: str, window: Window, *tensors: Tensor) -> None:
     for t in tensors:
-        if t.shape != form.y_shape:
-            raise ShapeError(f"{where}: expected the output's shape {form.y_shape}, got {t.shape}.")
+        if t.shape != window.y_shape:
+            raise ShapeError(f"{where}: expected the output's shape {window.y_shape}, got {t.shape}.")
 
 
 # -- launching ---------------------------------------------------------------------------------------------------------
 
 
-def _avg(where: str, x: Tensor, form: Window) -> Tensor:
+def _avg(where: str, x: Tensor, window: Window) -> Tensor:
     if not is_float(x.dtype):
         raise DTypeError(f"{where}: expected a floating dtype, got {x.dtype}; convert with astype.")
     if x.backend == "cpu":
-        return cpu.compute(pool_numpy.avg_pool, x, form=form)
-    if _whole(form, x):
+        return cpu.compute(pool_numpy.avg_pool, x, window=window)
+    if _whole(window, x):
         return reduction.mean(x, (2, 3), keepdims=True)
-    y = allocate(x.queue, form.y_shape, x.dtype)
-    _launch("avg_pool", form, form.out, x, {"Y": y, "X": x})
+    y = allocate(x.queue, window.y_shape, x.dtype)
+    _launch("avg_pool", window, window.out, x, {"Y": y, "X": x})
     return y
 
 
-def _avg_grad(where: str, g: Tensor, form: Window) -> Tensor:
-    _check(where, form, g)
+def _avg_grad(where: str, g: Tensor, window: Window) -> Tensor:
+    _check(where, window, g)
     if g.backend == "cpu":
-        return cpu.compute(pool_numpy.avg_pool_grad, g, form=form)
-    if _whole(form, g):
-        return contiguous(div(g, form.shape[2] * form.shape[3]).expand(form.shape))
-    g, dx = contiguous(g), allocate(g.queue, form.shape, g.dtype)
-    _launch("avg_pool_grad", form, form.shape[2:], dx, {"dX": dx, "G": g})
+        return cpu.compute(pool_numpy.avg_pool_grad, g, window=window)
+    if _whole(window, g):
+        return contiguous(div(g, window.shape[2] * window.shape[3]).expand(window.shape))
+    g, dx = contiguous(g), allocate(g.queue, window.shape, g.dtype)
+    _launch("avg_pool_grad", window, window.size, dx, {"dX": dx, "G": g})
     return dx
 
 
-def _whole(form: Window, x: Tensor) -> bool:
+def _whole(window: Window, x: Tensor) -> bool:
     """Whether a GPU takes the mean of each plane, which wants many work-items a window."""
-    plain = form.out == (1, 1) and form.kernel == form.shape[2:] and form.padding == (0, 0) and not form.divisor
-    return plain and profile_of(x.queue).kind != "cpu"
+    spans = window.kernel == window.size and window.padding == (0, 0)
+    return spans and window.out == (1, 1) and not window.divisor and profile_of(x.queue).kind != "cpu"
 
 
-def _launch(name: str, form: Window, result: Any, x: Tensor, arguments: dict[str, Any], **more: int) -> None:
+class Task(NamedTuple):
+    """What a plan of a kernel depends on: see `_launch`; `offset` divides the offsets of all tensors, `read` is one."""
+
+    name: str
+    window: Window
+    result: Pair
+    x: Tensor
+    defines: dict[str, int]
+    read: Tensor
+    offset: int
+
+
+def _launch(name: str, window: Window, result: Pair, x: Tensor, arguments: dict[str, Any], **more: int) -> None:
     """Launch a kernel of pool.cl or its twin of pool_cpu.cl or pool_gpu.cl, over a result of `result` pixels per plane.
 
     `x` is the image-shaped tensor, input or gradient; `more` are defines.
     """
-    if form.shape[0] * form.shape[1] * result[0] * result[1] == 0:
+    if window.shape[0] * window.shape[1] * result[0] * result[1] == 0:
         return
     queue, plan = x.queue, _plan
     if profile_of(queue).kind != "cpu":
         plan = _plan_strips
-    elif _has_vector_form(name, form, x):
+    elif _has_vector_form(name, window, x):
         plan = _plan_vectors
     tensors = [t for t in arguments.values() if isinstance(t, Tensor)]
     offset = gcd(8, *[t.offset for t in tensors])
-    key = (name, form, x.strides, x.dtype, offset, *more.values())
-    launch = remember(queue, key, lambda: plan(queue, name, form, result, x, more, tensors[1], offset))
+    key = (name, window, x.strides, x.dtype, offset, *more.values())
+    launch = remember(queue, key, lambda: plan(Task(name, window, result, x, more, tensors[1], offset)))
     launch(**arguments)
 
 
-def _sizes(form: Window, x: Tensor) -> dict[str, int]:
+def _sizes(window: Window, x: Tensor) -> dict[str, int]:
     """The fields of Dims that pool.cl and pool_cpu.cl share."""
-    (n, c, h, w), (xn, xc, xh, _) = form.shape, x.strides
+    (n, c, h, w), (xn, xc, xh, _) = window.shape, x.strides
     names = ("Ho", "Wo", "KH", "KW", "sy", "sx", "py", "px", "dy", "dx")
-    values = (*form.out, *form.kernel, *form.stride, *form.padding, *form.dilation)
+    values = (*window.out, *window.kernel, *window.stride, *window.padding, *window.dilation)
     fields = {"C": c, "H": h, "W": w, "xn": xn, "xc": xc, "xh": xh, "planes": n * c}
-    return {**fields, **dict(zip(names, values)), "with_pad": form.with_pad, "divisor": form.divisor}
+    return {**fields, **dict(zip(names, values)), "with_pad": window.with_pad, "divisor": window.divisor}
 
 
-def _plan(queue: Queue, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any) -> Any:
+def _plan(task: Task) -> Launch[Any]:
     """The launch of a kernel of pool.cl."""
-    (n, c, h, w), (high, wide), profile = form.shape, result, profile_of(queue)
+    window, x, profile = task.window, task.x, profile_of(task.x.queue)
+    (n, c, h, w), (height, width) = window.shape, task.result
     if profile.kind == "cpu":
-        cols, rows, group, sizes = wide, max(1, GRAIN // wide), 1, "long"
+        cols, rows, group, sizes = width, max(1, OUTPUTS_PER_ITEM // width), 1, "long"
     else:
-        cols, rows, group, sizes = 1, 1, profile.group(GROUP), "int"
+        cols, rows, group, sizes = 1, 1, profile.group(ITEMS_PER_GROUP), "int"
     reach = sum(abs(s) * length for s, length in zip(x.strides, x.shape))
-    products = ((h + 1) * (form.out[0] + 1), (w + 1) * (form.out[1] + 1))
-    if max(size_of(form.shape), size_of(form.y_shape), reach, *products, form.divisor) >= 1 << 30:
+    products = ((h + 1) * (window.out[0] + 1), (w + 1) * (window.out[1] + 1))
+    if max(size_of(window.shape), size_of(window.y_shape), reach, *products, window.divisor) >= 1 << 30:
         sizes = "long"
     compute = C_NAME[compute_dtype(x.dtype)]
     lowest = "(-INFINITY)" if is_float(x.dtype) else 0  # unused for integers: every window holds an element
-    defines = {"S": C_NAME[x.dtype], "T": compute, "I": sizes, "LOWEST": lowest, "ADAPTIVE": int(form.adaptive), **more}
-    made = program(queue, sources.load("pool.cl", **defines), name)
-    grid = (-(-wide // (cols * group)) * group, -(-n * c * high // rows))
-    return made.bind(grid, (group, 1), D={**_sizes(form, x), "xw": x.strides[3], "rows": rows, "cols": cols})
+    defines = {"S": C_NAME[x.dtype], "T": compute, "I": sizes, "LOWEST": lowest, "ADAPTIVE": int(window.adaptive)}
+    made = program(x.queue, sources.load("pool.cl", **defines, **task.defines), task.name)
+    grid = (-(-width // (cols * group)) * group, -(-n * c * height // rows))
+    return made.bind(grid, (group, 1), D={**_sizes(window, x), "xw": x.strides[3], "rows": rows, "cols": cols})
 
 
-def _plan_strips(
-    queue: Queue, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], read: Tensor, offset: int
-) -> Any:
-    """As `_plan`, of a kernel of pool_gpu.cl where that can do it; `offset` divides all offsets."""
-    windows, planes = (form.kernel, form.stride, form.padding, form.dilation), form.shape[:2]
-    cut = None if form.adaptive else strips.cut(windows, read, (*planes, *result), offset, name.endswith("_grad"))
+def _plan_strips(task: Task) -> Launch[Any]:
+    """As `_plan`, of a kernel of pool_gpu.cl where that can do it."""
+    name, window, x = task.name, task.window, task.x
+    windows, shape = (window.kernel, window.stride, window.padding, window.dilation), (*window.shape[:2], *task.result)
+    cut = None if window.adaptive else strips.cut(windows, task.read, shape, task.offset, name.endswith("_grad"))
     if cut is None:
-        return _plan(queue, name, form, result, x, more)
+        return _plan(task)
     lowest = "(-INFINITY)" if is_float(x.dtype) else np.iinfo(x.dtype if x.dtype.kind != "b" else np.uint8).min
-    defines = {f"USE_{name.upper()}": 1, "LOWEST": lowest, **cut.defines, **more}
-    made = program(queue, sources.load("strips.cl", "pool_gpu.cl", **defines), name)
-    return made.bind(cut.grid, cut.group, D=cut.dims(form.shape[1], average=(form.divisor, form.with_pad)))
+    defines = {f"USE_{name.upper()}": 1, "LOWEST": lowest, **cut.defines, **task.defines}
+    made = program(x.queue, sources.load("strips.cl", "pool_gpu.cl", **defines), name)
+    return made.bind(cut.grid, cut.group, D=cut.dims(window.shape[1], average=(window.divisor, window.with_pad)))
 
 
-def _has_vector_form(name: str, form: Window, x: Tensor) -> bool:
+def _has_vector_form(name: str, window: Window, x: Tensor) -> bool:
     """Whether pool_cpu.cl can do it: fixed windows over rows of floats, and no sums kept in a narrow type."""
-    if not is_float(x.dtype) or form.adaptive or x.strides[-1] != 1 or min(x.strides) < 0:
+    if not is_float(x.dtype) or window.adaptive or x.strides[-1] != 1 or min(x.strides) < 0:
         return False
     return x.dtype not in NARROW or not name.endswith("_grad")
 
 
-def _plan_vectors(queue: Queue, name: str, form: Window, result: Any, x: Tensor, more: dict[str, int], *_: Any) -> Any:
+def _plan_vectors(task: Task) -> Launch[Any]:
     """As `_plan`, of a kernel of pool_cpu.cl."""
-    n, c, h, w = form.shape
+    (n, c, h, w), window, x = task.window.shape, task.window, task.x
     compute = C_NAME[compute_dtype(x.dtype)]
     mask = "long" if compute == "double" else "int"
-    size, count = (h * w, n * c) if name.endswith("_grad") else (result[1], n * c * result[0])
-    rows = max(1, GRAIN // size)
+    size, count = (h * w, n * c) if task.name.endswith("_grad") else (task.result[1], n * c * task.result[0])
+    rows = max(1, OUTPUTS_PER_ITEM // size)
     span = 1 + sum((length - 1) * step for length, step in zip(x.shape, x.strides))
-    vector = _vector(profile_of(queue).vector * 4 // compute_dtype(x.dtype).itemsize, form)
-    source = sources.load("memory.cl", "pool_cpu.cl", S=C_NAME[x.dtype], T=compute, MT=mask, VW=vector, **more)
-    return program(queue, source, name).bind(
-        (-(-count // rows),), (1,), D={**_sizes(form, x), "span": span, "rows": rows}
-    )
+    vector = _vector(profile_of(x.queue).vector * 4 // compute_dtype(x.dtype).itemsize, window)
+    types = {"S": C_NAME[x.dtype], "T": compute, "MT": mask}
+    made = program(x.queue, sources.load("memory.cl", "pool_cpu.cl", **types, VW=vector, **task.defines), task.name)
+    return made.bind((-(-count // rows),), (1,), D={**_sizes(window, x), "span": span, "rows": rows})
 
 
-def _vector(most: int, form: Window) -> int:
+def _vector(most: int, window: Window) -> int:
     """Outputs that are computed at once: as many as registers hold, or fewer where fewer windows lie inside a row."""
-    (pad, step), reach = (form.padding[1], form.stride[1]), (form.kernel[1] - 1) * form.dilation[1]
-    inner = min((form.shape[3] - 1 - reach + pad) // step + 1, form.out[1]) - -(-pad // step)
+    (pad, step), reach = (window.padding[1], window.stride[1]), (window.kernel[1] - 1) * window.dilation[1]
+    inner = min((window.shape[3] - 1 - reach + pad) // step + 1, window.out[1]) - -(-pad // step)
     return next((v for v in (16, 8) if v <= min(most, inner)), 4)

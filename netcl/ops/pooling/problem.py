@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,8 +31,13 @@ class Window:
         """Shape of the output."""
         return (*self.shape[:2], *self.out)
 
+    @property
+    def size(self) -> Pair:
+        """Height and width of the input."""
+        return self.shape[2], self.shape[3]
 
-def window(
+
+def window_of(
     where: str, shape: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any = 1, ceil_mode: bool = False
 ) -> Window:
     """The checked sizes of a pooling. Raises ShapeError for what does not fit."""
@@ -72,8 +77,8 @@ def average(
 ) -> Window:
     if divisor is not None and divisor < 1:
         raise ShapeError(f"{where}: expected a divisor of at least 1 or None, got {divisor}.")
-    form = window(where, shape, k, s, p, 1, ceil_mode)
-    return Window(form.shape, form.out, form.kernel, form.stride, form.padding, (1, 1), with_pad, divisor or 0)
+    window = window_of(where, shape, k, s, p, 1, ceil_mode)
+    return replace(window, with_pad=with_pad, divisor=divisor or 0)
 
 
 def adaptive_window(where: str, shape: Any, output_size: Any) -> Window:

@@ -119,7 +119,7 @@ def text(profile: DeviceProfile, *files: str, dtype: DType, epilogue: bool, **de
     defines["VECTOR"] = f"{element}{width}"
     if not epilogue:
         return sources.load("panel_cpu.cl", *files, **defines)
-    functions = dialect.preamble(frozenset({"RELU", "GELU", "SILU"}), element, width, plain=True)
+    functions = dialect.preamble(frozenset({"RELU", "GELU", "SILU"}), element, width, on_cpu=True)
     return sources.load("panel_cpu.cl", *files, preamble=functions, EPILOGUE=1, **defines)
 
 

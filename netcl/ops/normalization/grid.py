@@ -18,7 +18,7 @@ from netcl.ops.normalization.problem import Types, flags_of
 
 ByName = dict[str, Tensor]
 OPTIONS = ("-cl-mad-enable",)
-ITEM = 16384  # elements a work-item of a CPU device should at least walk over
+ELEMENTS_PER_ITEM = 16384  # that a CPU device's work-item should at least walk over
 
 
 def kernel(
@@ -86,7 +86,7 @@ def row_group(n: int, vec: int, profile: DeviceProfile) -> dict[str, Any]:
 
 def split_rows(rows: int, n: int, units: int) -> int:
     """Rows per work-item on a CPU device: enough to be worth a launch, few enough to keep all units busy."""
-    return max(1, min(-(-ITEM // max(n, 1)), -(-rows // (8 * units))))
+    return max(1, min(-(-ELEMENTS_PER_ITEM // max(n, 1)), -(-rows // (8 * units))))
 
 
 def partial_rows(rows: int, units: int) -> int:
