@@ -1,4 +1,5 @@
-// conv_columns.cl: what turns a convolution into ordinary matrix products, and back. Any stride, padding, dilation, groups.
+// conv_columns.cl: what makes ordinary matrix products of a convolution, and back. Any stride, padding, dilation and
+// groups.
 //
 //   conv_columns  columns[n][g][c, u, v][i, j] = x[n, c, i s + u d - p, j s + v d - p], 0 in the padding
 //   conv_gather   dx[n, c, y, x] = sum of products[n][g][c, u, v][i, j] over i s + u d - p = y, j s + v d - p = x
@@ -55,7 +56,8 @@ __kernel void conv_columns(__global WORD* to, __global const WORD* X, long oto, 
 typedef struct {
     long image, row;                    // steps of products
     int H, W, KH, KW, sy, sx, py, px, dy, dx;
-    int step_y, step_x, reach_y, reach_x, Ho, Wo;   // taps between those that reach a pixel, and how far these lie apart
+    // Taps between those that reach a pixel, and how far these lie apart; output rows and columns.
+    int step_y, step_x, reach_y, reach_x, Ho, Wo;
 } Gather;
 
 // first: the first tap that reaches rows (then columns) of each residue modulo the stride. dX is contiguous.

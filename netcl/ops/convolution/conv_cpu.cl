@@ -1,9 +1,11 @@
-// conv_cpu.cl: 2-D convolution on CPU devices as matrix products over packed panels. Follows panel_cpu.cl, lanes_cpu.cl.
+// conv_cpu.cl: 2-D convolution on CPU devices as matrix products over packed panels. Follows panel_cpu.cl
+// and lanes_cpu.cl.
 //
 //   forward    Y (M, Q) = W (M, K) X (K, Q)     M output channels of a group, Q = N * Ho * Wo output pixels in one row,
 //   weights    dW (K, M) = X (K, Q) G (Q, M)    K = C * KH * KW taps.
 //
-// The input gradient is the forward kernel over G with transposed filters, one launch per residue of the pixel modulo stride.
+// The input gradient is the forward kernel over G with transposed filters, one launch per residue of the pixel modulo
+// stride.
 // Launch: local = (1, 1, 1); see each kernel.
 
 // Whether a vector of pixels, `count` of which exist, lies at `at` as it is; rows of a strided y never do.
@@ -27,10 +29,11 @@ static inline void put_pixels(__global S* y, const E* u, const long* at, int cou
 }
 
 // Forward. Launch: global = (ceil(M / mc), ceil(Q / nc), groups). Y has any strides; weights are (groups, M, K).
-// Blocks of X go to Bp, blocks of the weights to Ap; with narrow storage and K > kstep sums wait in `part` (groups, M, Q).
+// Blocks of X go to Bp, blocks of the weights to Ap; with narrow storage and K > kstep sums wait in
+// `part` (groups, M, Q).
 __kernel void conv(__global S* restrict Y, __global E* restrict part, __global const S* restrict X,
-                   __global const S* restrict Wt, __global const S* restrict bias, long oY, long oX, long oWt, long obias,
-                   const Dims D) {
+                   __global const S* restrict Wt, __global const S* restrict bias, long oY, long oX, long oWt,
+                   long obias, const Dims D) {
     __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int M = D.M, K = D.K, g = get_global_id(2), m0 = get_global_id(0) * D.mc, m1 = min(m0 + (int)D.mc, M);
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q);
@@ -76,7 +79,8 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
 #ifdef EPILOGUE
                     whole = whole && !last;
 #endif
-                    micro(step, t, Ap + (m - m0) * LDA, LDA, Bp + (q - qb) * KC, NR, kc, (E)1, whole ? w : 0, ld, kb > 0);
+                    micro(step, t, Ap + (m - m0) * LDA, LDA, Bp + (q - qb) * KC, NR, kc, (E)1, whole ? w : 0, ld,
+                          kb > 0);
                     if (whole) continue;
                     for (int i = 0; i < rows; i++, w += ld, y += D.yc) {
                         E* u = t + i * NR;
@@ -104,8 +108,8 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
 // Weight gradient, summed over the pixels of one split. Launch: global = (ceil(K / mc), splits, groups).
 // Blocks of X go to Ap, blocks of G (N, groups * M, Ho, Wo; contiguous) to Bp; nc = pixels of a split.
 // part (splits, groups, K, M) holds sums over the blocks of a split; conv_weights_sum adds the splits.
-__kernel void conv_weights(__global E* restrict part, __global const S* restrict G, __global const S* restrict X, long oG,
-                           long oX, const Dims D) {
+__kernel void conv_weights(__global E* restrict part, __global const S* restrict G, __global const S* restrict X,
+                           long oG, long oX, const Dims D) {
     __local E Ap[MC * LDA], Bp[NP * KC * NR];
     int M = D.M, K = D.K, g = get_global_id(2), k0 = get_global_id(0) * D.mc, k1 = min(k0 + (int)D.mc, K);
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q), P = D.Ho * D.Wo;
@@ -135,7 +139,8 @@ __kernel void conv_weights(__global E* restrict part, __global const S* restrict
                     E t[MR * NR];
                     int rows = min(step, k1 - k), cols = min(NR, M - m), whole = rows == step && cols == NR;
                     __global E* w = part + (long)k * M + m;
-                    micro(step, t, Ap + (k - k0) * LDA, LDA, Bp + (m - mb) * KC, NR, depth, (E)1, whole ? w : 0, M, qb > q0);
+                    micro(step, t, Ap + (k - k0) * LDA, LDA, Bp + (m - mb) * KC, NR, depth, (E)1, whole ? w : 0, M,
+                          qb > q0);
                     for (int i = 0; i < rows && !whole; i++, w += M)
                         for (int j = 0; j < cols; j++) w[j] = qb > q0 ? w[j] + t[i * NR + j] : t[i * NR + j];
                 }

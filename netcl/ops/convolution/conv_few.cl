@@ -17,8 +17,8 @@ typedef struct {
 } Dims;
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_few(
-    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX, long oWt, long obias,
-    const Dims D) {
+    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX, long oWt,
+    long obias, const Dims D) {
     __local __attribute__((aligned(64))) E filters[OUTS * ROW];
     const int item = get_local_id(0), q0 = get_group_id(0) * (WG * EACH) + item, o0 = get_group_id(1) * OUTS;
     const int outs = min(OUTS, D.O - o0);
@@ -33,7 +33,8 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_few(
     I to[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
-        const int q = min(q0 + e * WG, D.Q - 1), P = D.Ho * D.Wo, n = q / P, p = q - n * P, i = p / D.Wo, j = p - i * D.Wo;
+        const int q = min(q0 + e * WG, D.Q - 1), P = D.Ho * D.Wo, n = q / P, p = q - n * P, i = p / D.Wo,
+            j = p - i * D.Wo;
         const int row = i * D.sy - D.py, column = j * D.sx - D.px;
         const I from = n * (I)D.xn + row * (I)D.xh + column * (I)D.xw;
         to[e] = n * (I)D.yn + i * (I)D.yh + j * (I)D.yw;

@@ -4,16 +4,16 @@
 //   conv_weights  dW (M, K) = G (M, Q) X^T (Q, K)            K = C * KH * KW taps; X(k, q) is the input pixel that tap
 //                                                            k of pixel q reads, or 0 in the padding.
 //
-// taps[k] = (offset, row, column, offset) of the pixel that tap k reads, relative to the first one of an output pixel; the
-// offset has its low half in front. Tiles as in tile_gpu.cl: the next step is loaded into registers while this one is
-// multiplied.
+// taps[k] = (offset, row, column, offset) of the pixel that tap k reads, relative to the first one of an output pixel;
+// the offset has its low half in front. Tiles as in tile_gpu.cl: the next step is loaded into registers while this one
+// is multiplied.
 //
 //   CHECKED 0: all taps of all pixels lie inside, and the tiles' steps of k are whole.
-//   A_VEC, B_VEC 4: four elements per load; of W along k, of G and X over pixels that lie behind one another (B_VEC: filters
-//   of one tap that take every pixel). Y_VEC: four pixels per store. PART_VEC: four taps.
+//   A_VEC, B_VEC 4: four elements per load; of W along k, of G and X over pixels that lie behind one another (B_VEC:
+//   filters of one tap that take every pixel). Y_VEC: four pixels per store. PART_VEC: four taps.
 //
-// E is the compute type, S the storage type; sums stay in E. USE_<KERNEL> picks the kernel of a program: drivers compile all
-// that they see, and some count the local memory of all.
+// E is the compute type, S the storage type; sums stay in E. USE_<KERNEL> picks the kernel of a program: drivers
+// compile all that they see, and some count the local memory of all.
 #ifndef CHECKED
 #define CHECKED 1
 #endif
@@ -74,8 +74,8 @@ static inline I offset(int4 t) { return (I)as_long((int2)(t.x, t.w)); }
 #define LINE (BN + 16)  // of sums on their way out
 #define SPARE (2 * BK * PITCH(BN) > GM * LINE ? 2 * BK * PITCH(BN) : GM * LINE)    // of B's tiles, or of lines
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv(
-    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, __global const int4* taps, long oY,
-    long oX, long oWt, long obias, const Dims D) {
+    __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, __global const int4* taps,
+    long oY, long oX, long oWt, long obias, const Dims D) {
     __local __attribute__((aligned(64))) E As[2 * BK * PITCH(BM)], Bs[SPARE];
     __local int4 table[2 * BK];
     const int item = get_local_id(0), tiles_m = (int)((D.M + BM - 1) / BM), tile = get_group_id(0), g = get_group_id(1);

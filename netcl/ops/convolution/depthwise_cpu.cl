@@ -1,8 +1,9 @@
-// depthwise_cpu.cl: convolution where every group has one input channel, on CPU devices. Follows panel_cpu.cl, memory.cl.
+// depthwise_cpu.cl: convolution where every group has one input channel, on CPU devices. Follows panel_cpu.cl
+// and memory.cl.
 //
 // A matrix product would have a single row, so each plane is convolved by itself: a band of its rows is copied to local
-// memory with zeros around it (`wide` elements a row), after which no window needs a bounds check, and VW outputs of a row
-// are summed at a time. x has unit stride along its rows. Launch: local = (1).
+// memory with zeros around it (`wide` elements a row), after which no window needs a bounds check, and VW outputs of a
+// row are summed at a time. x has unit stride along its rows. Launch: local = (1).
 // USE_<KERNEL> picks the kernel of a program, since drivers compile everything they see.
 #ifndef BAND
 #define BAND 16384  // elements of the copied band (4096..32768), to stay in the second-level cache
@@ -10,8 +11,8 @@
 #define AS(type, v) JOIN(as_, type)(v)
 
 typedef struct {
-    long count, O, each, H, W, KH, KW, sy, sx, py, px, dy, dx, Ho, Wo, xn, xc, xh, yn, yc, yh, yw, planes, wide, band, act,
-        has_bias;
+    long count, O, each, H, W, KH, KW, sy, sx, py, px, dy, dx, Ho, Wo, xn, xc, xh, yn, yc, yh, yw, planes, wide, band,
+        act, has_bias;
 } Dims;
 
 #define ZERO(r) T s##r = (T)(0);
@@ -39,8 +40,8 @@ static inline void copy_band(__local E* d, __global const S* x, int y, int rows,
 #else
 #define FINISH(sum) sum
 #endif
-// Four rows of outputs from column j on, of each tap in turn. The last vector of a row may overlap the one before, and the
-// last rows the ones before.
+// Four rows of outputs from column j on, of each tap in turn. The last vector of a row may overlap the one before, and
+// the last rows the ones before.
 #define FOUR(F) F(0) F(1) F(2) F(3)
 #define ADD_TAP(r) s##r = READ(p + r * step) * tap + s##r;
 #define KEEP_SUM(r) sums[r] = s##r;
@@ -105,8 +106,8 @@ static inline void ask(__global const S* x, int i, const Dims* D) {
 }
 
 // Each work-item takes `planes` planes.
-__kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX,
-                        long oWt, long obias, const Dims D) {
+__kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY,
+                        long oX, long oWt, long obias, const Dims D) {
     __local E band[BAND];
     int KH = D.KH, KW = D.KW, Wo = D.Wo, wide = D.wide, sx = D.sx, step = D.sy * wide;
     T sums[4];
@@ -144,8 +145,8 @@ __kernel void depthwise(__global S* Y, __global const S* X, __global const S* Wt
 
 #ifdef USE_DEPTHWISE_WEIGHTS
 // dW (O, KH, KW): each work-item sums over all images of one output channel, N (1 or 3) taps of a filter row at a time.
-// G has unit stride along its rows. The last vector of a row overlaps the one before where it can, and lanes that do not
-// count are dropped from the product, since 0 * infinity is not 0.
+// G has unit stride along its rows. The last vector of a row overlaps the one before where it can, and lanes that do
+// not count are dropped from the product, since 0 * infinity is not 0.
 #define ONE(F) F(0)
 #define THREE(F) F(0) F(1) F(2)
 #define MORE(r) s##r += READ(p + j * sx + r * dx) * up;

@@ -1,6 +1,6 @@
-// lanes_cpu.cl: blocks of the matrix X(k, q) of a convolution on CPU devices: the input pixel that tap k (channel, filter
-// row, filter column) of output pixel q reads, or 0 in the padding. X is never stored, only packed in blocks, VW pixels at
-// a time. Follows panel_cpu.cl.
+// lanes_cpu.cl: blocks of the matrix X(k, q) of a convolution on CPU devices: the input pixel that tap k (channel,
+// filter row, filter column) of output pixel q reads, or 0 in the padding. X is never stored, only packed in blocks, VW
+// pixels at a time. Follows panel_cpu.cl.
 // x has unit stride along its last axis; `span` is the number of elements between the first and the end of x.
 
 #define TAPS 16     // widest filter row the vector path takes
@@ -22,7 +22,8 @@ typedef struct {
     int joined;                 // lanes cross rows of one image that follow each other in x as they do in y
     MASKS keep[2][TAPS];        // all ones where a lane of the part reads inside its row at tap column kw
     int listed;                 // `at` is filled
-    MASK at[TABLE * VW] __attribute__((aligned(64)));  // the element of x's channel 0 that a lane reads at a tap, -1 in the padding
+    // The element of x's channel 0 that a lane reads at a tap, -1 in the padding.
+    MASK at[TABLE * VW] __attribute__((aligned(64)));
 } Lanes;
 
 static inline void find_lanes(Lanes* L, long q, long end, const Dims* D) {

@@ -1,8 +1,8 @@
 """The input gradient of a convolution as convolutions over the upstream gradient, on every device.
 
 Pixels of dx whose position leaves the same residue modulo the stride see the same taps of the filter, so each is
-an ordinary convolution of stride 1 with turned weights, written to every stride-th pixel: no multiplication is wasted
-on the zeros of a dilated gradient, and no two work-items add to one pixel.
+an ordinary convolution of stride 1 with transposed filters, written to every stride-th pixel: no multiplication is
+wasted on the zeros of a dilated gradient, and no two work-items add to one pixel.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ ITEMS = 64  # of a group that transposes filters, on GPUs
 class Part(NamedTuple):
     """The convolution that gives the pixels of a residue."""
 
-    turn: Launch  # makes its filters
+    transpose: Launch  # makes its filters
     strides: Shape
     start: int  # of its pixels in dx, in elements
     geometry: Geometry
 
 
 def input_grad(forward: Callable[..., None], dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
-    """Fill dx by `forward(part of dx, g, turned weights, None, geometry, None)` for every residue."""
+    """Fill dx by `forward(part of dx, g, transposed filters, None, geometry, None)` for every residue."""
     key = ("conv_residue", form, dx.strides, g.dtype)
     clear, parts = remember(g.queue, key, lambda: _plan(g.queue, form, dx, g))
     if clear:
         dx.fill_(0)
     for part in parts:
         pixels = Tensor(dx.buffer, part.geometry.y_shape, part.strides, dx.offset + part.start, dx.dtype, dx.queue)
-        forward(pixels, g, part.turn(Wt=w), None, part.geometry, None)
+        forward(pixels, g, part.transpose(Wt=w), None, part.geometry, None)
 
 
 def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> tuple[bool, list[Part]]:
@@ -47,7 +47,7 @@ def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> tuple[bool, list
     axes = zip((form.h, form.w), (form.kh, form.kw), form.stride, form.padding, form.dilation)
     ys, xs = (list(residues(*axis)) for axis in axes)
     bits = "ushort" if g.dtype in NARROW else C_NAME[g.dtype]  # filters are only moved
-    turn = program(queue, sources.load("conv_turn.cl", S=bits), "conv_turn")
+    transpose = program(queue, sources.load("transpose_filters.cl", S=bits), "transpose_filters")
     outs, profile = form.o // form.groups, profile_of(queue)
     items = 1 if profile.kind == "cpu" else profile.group(min(outs, ITEMS))
     grid = (form.c // form.groups, form.groups, -(-outs // items) * items if profile.kind != "cpu" else 1)
@@ -59,7 +59,7 @@ def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> tuple[bool, list
             if y.taps * x.taps and g.size:
                 filters = {"V": ((form.c, outs, y.taps, x.taps), g.dtype)}
                 sizes = {"O": outs, "KH": form.kh, "KW": form.kw, "J": y.taps, "L": x.taps}
-                places = {"h0": y.start, "hs": y.step, "w0": x.start, "ws": x.step}
-                launch = turn.bind(grid, (1, 1, items), filters, **sizes, **places)
+                taps = {"h0": y.start, "hs": y.step, "w0": x.start, "ws": x.step}
+                launch = transpose.bind(grid, (1, 1, items), filters, **sizes, **taps)
                 parts.append(Part(launch, strides, y.first * h + x.first, residue_geometry(form, y, x)))
     return len(parts) < len(ys) * len(xs), parts

@@ -1,13 +1,14 @@
-// mma.cl: C = act(alpha * A B + bias) or C += alpha * A B on NVIDIA's warp matrix units (mma.sync, compute capability 8.0).
+// mma.cl: C = act(alpha * A B + bias) or C += alpha * A B on NVIDIA's warp matrix units (mma.sync, compute
+// capability 8.0).
 //
-// A group of WM x WN warps computes a BM x BN tile; steps of BK along k pass through ST stages of shared memory, filled by
-// copies that complete later. Operands lie in memory along k or along their other axis (A_ALONG_M, B_ALONG_N); chunks of
-// 16 bytes are exchanged within rows so that neither copies nor fragment loads meet on a bank. Outside the matrix copies
-// read nothing and give zeros.
+// A group of WM x WN warps computes a BM x BN tile; steps of BK along k pass through ST stages of shared memory, filled
+// by copies that complete later. Operands lie in memory along k or along their other axis (A_ALONG_M, B_ALONG_N);
+// chunks of 16 bytes are exchanged within rows so that neither copies nor fragment loads meet on a bank. Outside the
+// matrix copies read nothing and give zeros.
 //   16-bit operands: float sums in the unit.
-//   float (TF32): operands are rounded to TF32 (PARTS 1), or split into high and low (PARTS 3), three products of 8 of k
-//   are summed by the unit and then added to ordinary float sums, because the unit truncates when it accumulates. A result
-//   that is not a number is computed again in plain float arithmetic, as wgmma.cl explains.
+//   float (TF32): operands are rounded to TF32 (PARTS 1), or split into high and low (PARTS 3), three products of 8 of
+//   k are summed by the unit and then added to ordinary float sums, because the unit truncates when it accumulates. A
+//   result that is not a number is computed again in plain float arithmetic, as wgmma.cl explains.
 // Launch: local (WM * WN * 32), global (tiles * local, batch * parts). Fragments: PTX ISA 8.3, section 9.7.14.
 #ifndef NAME
 #define NAME gemm_mma
@@ -76,7 +77,8 @@ typedef struct {
     }
 #define FETCH_R(at, from, step, row0, rows, R) \
     _Pragma("unroll") for (int i_ = 0; i_ < (R) * BK / EACH / NT; i_++) { \
-        const int r_ = item / ((R) / EACH) + i_ * (NT / ((R) / EACH)), c_ = item % ((R) / EACH), x_ = (row0) + c_ * EACH; \
+        const int r_ = item / ((R) / EACH) + i_ * (NT / ((R) / EACH)), c_ = item % ((R) / EACH), \
+            x_ = (row0) + c_ * EACH; \
         const int n_ = k0 + r_ < k1 ? clamp(((rows) - x_) * ES, 0, 16) : 0; \
         COPY((at) + PLACE_R(r_, c_, R), (from) + (k0 + r_) * (step) + x_, n_); \
     }
@@ -111,8 +113,8 @@ static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x 
 #endif
 
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
-    __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oC, long oA, long oB, long obias,
-    float alpha, const Job J) {
+    __global OUT* C, __global const S* A, __global const S* B, __global const S* bias, long oC, long oA, long oB,
+    long obias, float alpha, const Job J) {
     SHARED(shared, ST * STAGE);
     const uint s0 = LOCAL(shared);
     const int item = get_local_id(0), warp = item >> 5, lane = item & 31, g = lane >> 2, t4 = lane & 3;
@@ -256,7 +258,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
     // whatever e is: with `if (x == e)` the compiler indexes by e, and keeps the sums in memory from first to last.
     bool bad = false;
 #pragma unroll
-    for (int e = 0; e < MI * NI * 4; e++) bad |= acc[e / (NI * 4)][e / 4 % NI][e % 4] != acc[e / (NI * 4)][e / 4 % NI][e % 4];
+    for (int e = 0; e < MI * NI * 4; e++)
+        bad |= acc[e / (NI * 4)][e / 4 % NI][e % 4] != acc[e / (NI * 4)][e / 4 % NI][e % 4];
     if (bad)
 #pragma unroll 1
         for (int e = 0; e < MI * NI * 4; e++) {
@@ -266,7 +269,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
                 const float one = acc[x / (NI * 4)][x / 4 % NI][x % 4];
                 v = x == e ? one : v;
             }
-            const int row = m0 + wm + e / (NI * 4) * 16 + g + (e >> 1 & 1) * 8, col = n0 + wn + e / 4 % NI * 8 + t4 * 2 + (e & 1);
+            const int row = m0 + wm + e / (NI * 4) * 16 + g + (e >> 1 & 1) * 8,
+                col = n0 + wn + e / 4 % NI * 8 + t4 * 2 + (e & 1);
             if (v == v || row >= J.M || col >= J.N) continue;
             v = 0.0f;
             for (int k = k_first; k < k1; k++) v = fma(A[row * J.a_m + k * J.a_k], B[k * J.b_k + col * J.b_n], v);
@@ -288,7 +292,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void NAME(
             for (int j = 0; j < NI; j++) {
                 const int col = n0 + wn + j * 8 + t4 * 2;
                 const long at = row * J.c_m + col;
-                const float low = FINISHED(acc[i][j][h * 2], at, col), high = FINISHED(acc[i][j][h * 2 + 1], at + 1, col + 1);
+                const float low = FINISHED(acc[i][j][h * 2], at, col),
+                    high = FINISHED(acc[i][j][h * 2 + 1], at + 1, col + 1);
                 if (col >= J.N) continue;
 #ifdef NARROW_OUT
                 uint pair;

@@ -3,11 +3,11 @@
 //   to[part][z][row][k] = part of X[z, row, k]        z: batch index or phase
 //
 // PARTS 1 copies (ROUND: to TF32), PARTS 3 splits a float x into high + low, both TF32, low = 0 where x is not finite.
-// The source is any strided array. MAP_ROWS and MAP_K make rows or k the pixels of padded images (convolution): pixel p is
-// (image, h, w) = (p / (height * width), ...) at source position (h * sh + a * ry - oy, w * sw + b * rx - ox), and zero
-// outside the image, z = (a, b) in rows of `views`: the phases of a stride, each a matrix of its own, or the taps of a
-// filter, whose `slots` lie behind one another in every row. A work-item writes 16 bytes at a time. Where the source does not run along k, tiles pass through local
-// memory. VEC: the source, too, can be read in 16 bytes.
+// The source is any strided array. MAP_ROWS and MAP_K make rows or k the pixels of padded images (convolution): pixel p
+// is (image, h, w) = (p / (height * width), ...) at source position (h * sh + a * ry - oy, w * sw + b * rx - ox), and
+// zero outside the image, z = (a, b) in rows of `views`: the phases of a stride, each a matrix of its own, or the taps
+// of a filter, whose `slots` lie behind one another in every row. A work-item writes 16 bytes at a time. Where the
+// source does not run along k, tiles pass through local memory. VEC: the source, too, can be read in 16 bytes.
 // Launch: local (256, 1), global (tiles along k * tiles along rows * 256, z).
 #ifdef FLOAT
 #define EACH 4
@@ -121,28 +121,28 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
         put(to + ((long)r * P.row_pitch + k_mine), v, P.part_step);
     }
 #else
-    __local WORD turned[TILE_R][TILE_K + 1];
+    __local WORD transposed[TILE_R][TILE_K + 1];
     const int mine = r0 + item % 32;
     const long r_at = mine < P.rows ? ROW_OFFSET(mine) : NOWHERE;
 #pragma unroll
     for (int i = 0; i < TILE_K; i += 8) {
         const int k = k0 + item / 32 + i;
-        turned[item % 32][item / 32 + i] = k < P.k && r_at != NOWHERE ? X[r_at + K_OFFSET(k)] : 0;
+        transposed[item % 32][item / 32 + i] = k < P.k && r_at != NOWHERE ? X[r_at + K_OFFSET(k)] : 0;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (int j = 0; j < TILE_R; j += 16) {
         const int r = item / 16 + j;
 #pragma unroll
-        for (int e = 0; e < EACH; e++) v[e] = turned[r][item % 16 * EACH + e];
+        for (int e = 0; e < EACH; e++) v[e] = transposed[r][item % 16 * EACH + e];
         if (r0 + r < P.rows && k_mine < P.slots) put(to + ((long)(r0 + r) * P.row_pitch + k_mine), v, P.part_step);
     }
 #endif
 }
 
 #ifdef WEIGHTS
-// Weights of a convolution pass through local memory, so that both sides run along memory: their taps are together in the
-// filters, their channels here. TAPS and CHANNELS are those of a group.
+// Weights of a convolution pass through local memory, so that both sides run along memory: their taps are together in
+// the filters, their channels here. TAPS and CHANNELS are those of a group.
 #define CHANNELS 64
 
 // to[part][g][row][tap * slots + c] = Wt[g, row, c, tap_at[tap]], zero for c >= real.
@@ -150,20 +150,20 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack(
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack_weights(
     __global WORD* to, __global const WORD* Wt, __global const int* tap_at, long oWt, long g_step, long row_step,
     long c_step, int taps, int slots, int real, long part_step) {
-    __local WORD turned[TAPS][CHANNELS + 1];
+    __local WORD transposed[TAPS][CHANNELS + 1];
     const int item = get_local_id(0), row = get_global_id(1), g = get_global_id(2), blocks = (taps + TAPS - 1) / TAPS;
     const int t0 = get_group_id(0) % blocks * TAPS, c0 = get_group_id(0) / blocks * CHANNELS;
     Wt += oWt + g * g_step + row * row_step;
     to += (g * (long)get_global_size(1) + row) * taps * slots;
     for (int e = item; e < TAPS * CHANNELS; e += 256) {
         const int c = c0 + e / TAPS, tap = t0 + e % TAPS;
-        turned[e % TAPS][e / TAPS] = c < real && tap < taps ? Wt[c * c_step + tap_at[tap]] : 0;
+        transposed[e % TAPS][e / TAPS] = c < real && tap < taps ? Wt[c * c_step + tap_at[tap]] : 0;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int e = item; e < TAPS * CHANNELS; e += 256) {
         const int c = c0 + e % CHANNELS, tap = t0 + e / CHANNELS, i = tap * slots + c;
         if (c >= slots || tap >= taps) continue;
-        const WORD v = turned[e / CHANNELS][e % CHANNELS];
+        const WORD v = transposed[e / CHANNELS][e % CHANNELS];
 #if PARTS == 3
         const float h = high_part(v);
         to[i] = h;
@@ -176,11 +176,13 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void pack_weights(
     }
 }
 
-// dW[g, oc, c, tap] = sum of parts[g, tap * slots + c, oc], whose pieces lie `step` behind one another. dW is contiguous.
+// dW[g, oc, c, tap] = sum of parts[g, tap * slots + c, oc], whose pieces lie `step` behind one another. dW is
+// contiguous.
 // Launch: local (256), global (blocks of TAPS elements of a filter * 256, blocks of 32 filters, groups).
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void sum_weights(
-    __global const float* part, __global S* dW, long odW, long step, int parts, int N, int slots, int real, int window) {
-    __local float turned[TAPS][33];
+    __global const float* part, __global S* dW, long odW, long step, int parts, int N, int slots, int real,
+    int window) {
+    __local float transposed[TAPS][33];
     const int item = get_local_id(0), f0 = get_group_id(0) * TAPS, oc0 = get_group_id(1) * 32, g = get_group_id(2);
     const int all = real * window;
 #pragma unroll
@@ -190,12 +192,12 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void sum_weights(
         float sum = 0.0f;
         if (f < all && oc < N)
             for (int p = 0; p < parts; p++) sum += from[p * step];
-        turned[f - f0][oc - oc0] = sum;
+        transposed[f - f0][oc - oc0] = sum;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     dW += odW + ((long)g * N + oc0) * all + f0;
     for (int e = item; e < TAPS * 32; e += 256)
         if (f0 + e % TAPS < all && oc0 + e / TAPS < N)
-            STORE(dW, (long)(e / TAPS) * all + e % TAPS, turned[e % TAPS][e / TAPS]);
+            STORE(dW, (long)(e / TAPS) * all + e % TAPS, transposed[e % TAPS][e / TAPS]);
 }
 #endif

@@ -1,7 +1,8 @@
 // ptx.cl: the NVIDIA instructions behind mma.cl and wgmma.cl, one macro each. Nothing else here knows PTX.
 //
-// A port to other matrix units replaces this file: cp.async (copies that complete later), ldmatrix and mma.sync are plain
-// inline PTX; lines that start with "// @@" need the target sm_90a and are activated in the built program (edit.py).
+// A port to other matrix units replaces this file: cp.async (copies that complete later), ldmatrix and mma.sync are
+// plain inline PTX; lines that start with "// @@" need the target sm_90a and are activated in the built program
+// (edit.py).
 // Local pointers are 32-bit shared-memory addresses (LOCAL). Sources: PTX ISA 8.3, sections 9.7.9 to 9.7.15.
 #ifndef PTX
 #define PTX
@@ -27,7 +28,8 @@
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" \
                  : "=r"((r).x), "=r"((r).y), "=r"((r).z), "=r"((r).w) : "r"(at) : "memory")
 #define STORE_FOUR(at, v) \
-    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"((v).x), "r"((v).y), "r"((v).z), "r"((v).w) : "memory")
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"((v).x), "r"((v).y), "r"((v).z), "r"((v).w)
+                 : "memory")
 // an 8x8 matrix of 16-bit elements transposed across the warp
 #define TRANSPOSE(r) asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r))
 // two floats rounded to 16 bits; NARROW says which (common.cl)
@@ -37,7 +39,8 @@
 #define SHUFFLE_XOR(r, mask) asm volatile("shfl.sync.bfly.b32 %0, %0, %1, 31, -1;" : "+r"(r) : "n"(mask))
 // c (16 x 8, float) += a (16 x 16 bytes of k) b
 #define MMA(shape, type, c, a, b) \
-    asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
+    asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 " \
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
                  : "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3]) \
                  : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"((b)[0]), "r"((b)[1]))
 static inline float EXP2(float x) {   // 2^x; what is below 2^-126 becomes zero
@@ -58,10 +61,12 @@ static inline float EXP2(float x) {   // 2^x; what is below 2^-126 becomes zero
 #define MULTIPLIERS_MEET() asm volatile("bar.sync 1, 256;" ::: "memory")   // of wgmma.cl
 #define FENCE_ASYNC() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")    // of shared memory alone
 // bulk copies of a box at (x, y, z, w), described by 128 bytes in global memory (tensormap.py)
-#define MAP_READY(map) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"((ulong)(map)) : "memory")
+#define MAP_READY(map) \
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"((ulong)(map)) : "memory")
 #define MAP_WRITTEN() asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory")
 #define COPY_BOX(to, map, x, y, z, w, bar) \
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" \
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes " \
+                 "[%0], [%1, {%2,%3,%4,%5}], [%6];" \
                  ::"r"(to), "l"((ulong)(map)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar) : "memory")
 // warpgroup products; the macros with accumulators are written by ops/nvidia/wgmma.py
 #define WG_FENCE() asm volatile("// @@wgmma.fence.sync.aligned;" ::: "memory")

@@ -1,21 +1,21 @@
-// wgmma.cl: C = act(alpha * A B + bias) or C += alpha * A B on NVIDIA's warpgroup matrix units (compute capability 9.0).
+// wgmma.cl: C = act(alpha * A B + bias) or C += alpha * A B on NVIDIA's warpgroup matrix units (sm_90).
 //
-// A group has 384 work-items: warpgroup 0 copies boxes of A and B to shared memory (bulk copies, ST stages deep), warpgroups
-// 1 and 2 multiply. Each multiplying warpgroup holds MW blocks of 64 rows by NW columns; WM x WN = 2 x 1 or 1 x 2 places the
-// two side by side. A step of the k loop ("slice") is 128 bytes of k: 32 floats or 64 16-bit elements. Groups are persistent:
-// they walk the tiles until none is left, so copies for the next tile overlap the stores of this one.
+// A group has 384 work-items: warpgroup 0 copies boxes of A and B to shared memory (bulk copies, ST stages deep), 1 and
+// 2 multiply. Each of these holds MW blocks of 64 rows by NW columns, side by side as WM x WN = 2 x 1 or 1 x 2. A step
+// of the k loop ("slice") is 128 bytes of k: 32 floats or 64 16-bit elements. Groups walk the tiles until none is left,
+// so copies for the next tile overlap the stores of this one.
 //
 //   16-bit: both operands come from shared memory in either orientation (A_ALONG_M, B_ALONG_N), sums stay in the unit.
-//   float:  (MW 1) A is raw and comes through registers, where it is rounded to TF32 (PARTS 1) or split into two TF32 parts,
-//           high and low (PARTS 3), while the slice before is multiplied; B is packed by pack.cl, along k, its low part BLO elements behind the high one. Three products
-//           (low high, high low, high high) of one slice are summed by the unit and then added to ordinary float sums,
-//           because the unit truncates when it accumulates. RAW_B: B is raw, too, in either orientation, and the multiplying
-//           warpgroups split it in shared memory, one slice ahead; for small products that saves packing. A result that is not a number is computed again with plain float
-//           arithmetic (`exact`), since infinity times a zero low part is no number where the plain product is infinite.
+//   float:  (MW 1) A comes through registers, which round it to TF32 (PARTS 1) or split it into two TF32 parts, high
+//           and low (PARTS 3), while the slice before is multiplied; pack.cl packed B along k, its low part BLO
+//           elements behind the high one. The unit sums three products (low high, high low, high high) of one slice,
+//           which then go to float sums, because it truncates when it accumulates. RAW_B: B is raw in either
+//           orientation, and split in shared memory one slice ahead, which saves small products the packing. `exact`
+//           computes results that are no number again, since infinity times a zero low part is no number.
 //
-// Tables (convolution): TABLE_K: slice t of A lies at table[t] + (0, row); TABLE_M: 64-row block i of A at table[i] + (0, k).
-// Output: C[row * row_step + col * col_step] (SWAP 0: col_step 1; SWAP 1: neighbours in a column are rows), or for PIXELS
-// rows are pixels of a padded image. PARTIAL: plain sums of one part of k, for a reduction afterwards.
+// Tables (convolution): slice t of A lies at table[t] + (0, row) (TABLE_K), its block i of 64 rows at table[i] + (0, k)
+// (TABLE_M). Output: C[row * row_step + col * col_step] (SWAP 0: col_step 1; SWAP 1: neighbours in a column are rows),
+// or for PIXELS rows are pixels of a padded image. PARTIAL: plain sums of one part of k, for a reduction afterwards.
 // Launch: any number of groups of 384. Layouts of shared memory and registers: PTX ISA 8.3, section 9.7.15.
 #ifndef NAME
 #define NAME gemm_wgmma
@@ -60,7 +60,6 @@ typedef struct {
 // descriptor of a matrix in shared memory with 128-byte swizzle: start, leading and stride offsets
 #define MATRIX(at, lead, stride) \
     ((((ulong)(at) >> 4) & 0x3fff) | (ulong)((lead) >> 4) << 16 | (ulong)((stride) >> 4) << 32 | (ulong)1 << 62)
-
 #ifdef TF32
 // The split of a register in three operations. Where x is not finite, or rounds up to infinity, its low part is not a
 // number, and so is every product with it, which `exact` repairs.
@@ -69,8 +68,7 @@ static inline uint low_part(uint x, uint h) { return as_uint(as_float(x) - as_fl
 // x rounded to TF32 (the unit ignores the last bits); infinity, NaN and what would round up to infinity stay
 static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x + 0x1000u : x; }
 #endif
-
-// where the i-th 64 rows of slice t of A lie. The innermost coordinate must be a multiple of 16 bytes, the others are free.
+// Where the i-th 64 rows of slice t of A lie. The innermost coordinate is a multiple of 16 bytes, the others are free.
 #if defined(TABLE_K)
 #define A_AT(t, i) \
     const int4 at_ = table[t]; \
@@ -87,8 +85,8 @@ static inline uint rounded(uint x) { return (x & 0x7fffffffu) < 0x7f7ff000u ? x 
 
 #if PARTS == 3
 // element (row, col) of the product over slices t0..t1 in plain float arithmetic
-static inline float exact(__global const float* A, __global const float* B, __global const int4* table, const Job* job, int row,
-                   int col, int t0, int t1, int z0, int z1) {
+static inline float exact(__global const float* A, __global const float* B, __global const int4* table, const Job* job,
+                          int row, int col, int t0, int t1, int z0, int z1) {
 #define J (*job)
     const int m0 = row & ~63;
     float sum = 0.0f;
@@ -183,8 +181,8 @@ static inline float exact(__global const float* A, __global const float* B, __gl
 #if !defined(RAW_B)
 #define SPLIT_B(sb)
 #elif defined(B_ALONG_N)
-// Blocks of 4 x 4 are turned by one work-item each. The blocks of eight neighbours lie on a diagonal, so that neither their
-// rows nor their columns meet on a bank.
+// A work-item transposes a block of 4 x 4. Those of eight neighbours lie on a diagonal, so that neither their rows nor
+// their columns meet on a bank.
 #define SPLIT_B(sb) do { \
     const int u_ = item - 128, kb_ = u_ & 7, nb_ = (u_ & 7) ^ (u_ >> 3 & 7), box_ = u_ >> 6; \
     uint4 r_[4]; \
@@ -270,13 +268,15 @@ static inline long next_row(int r, long even, const Job* job) {
 #if defined(PARTIAL)
 #define FINISHED(v, row, off, col) (v)
 #elif defined(ACCUMULATE)
-#define FINISHED(v, row, off, col) ((v) * alpha + ((off) >= 0 && (col) < J.N ? LOAD(c, (off) + (col) * COL_STEP) : 0.0f))
+#define FINISHED(v, row, off, col) \
+    ((v) * alpha + ((off) >= 0 && (col) < J.N ? LOAD(c, (off) + (col) * COL_STEP) : 0.0f))
 #elif defined(EPILOGUE)
 #define FINISHED(v, row, off, col) ACT((v) * alpha + (HAS_BIAS ? BIAS(row, col) : 0.0f))
 #else
 #define FINISHED(v, row, off, col) ((v) * alpha)
 #endif
-#define EXCHANGE(x, y, mask) do { uint s_ = t4 & (mask) ? x : y; SHUFFLE_XOR(s_, mask); if (t4 & (mask)) x = s_; else y = s_; } while (0)
+#define EXCHANGE(x, y, mask) \
+    do { uint s_ = t4 & (mask) ? x : y; SHUFFLE_XOR(s_, mask); if (t4 & (mask)) x = s_; else y = s_; } while (0)
 
 // the fragment of a lane is (row, col), (row, col + 1) and the same eight rows below, for every eight columns
 #if !defined(NARROW_OUT)
@@ -285,7 +285,8 @@ static inline long next_row(int r, long even, const Job* job) {
     const int left = off >= 0 ? J.N - col0 : 0; \
     _Pragma("unroll") for (int j = 0; j < NW / 8; j++) { \
         const int v_ = (i) * (NW / 2) + j * 4 + (h) * 2; \
-        const float x = FINISHED(sum[v_], row, off, col0 + j * 8), y = FINISHED(sum[v_ + 1], row, off, col0 + j * 8 + 1); \
+        const float x = FINISHED(sum[v_], row, off, col0 + j * 8), \
+            y = FINISHED(sum[v_ + 1], row, off, col0 + j * 8 + 1); \
         if (j * 8 < left) { \
             if (VEC && !SWAP) { \
                 float2 xy; xy.x = x; xy.y = y; \
