@@ -1,4 +1,4 @@
-"""Tables of records: on the terminal, and in README.md. `python -m benchmarks.report --readme` writes the latter."""
+"""Tables of records: on the terminal, all in docs/performance.md, ten rows in README.md (`... report --page`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
-BEGIN, END = "<!-- benchmarks: begin (python -m benchmarks.report --readme) -->", "<!-- benchmarks: end -->"
+PAGE = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- benchmarks: begin (python -m benchmarks.report --page) -->", "<!-- benchmarks: end -->"
+CHOSEN = {  # file -> rows that README.md shows, the ones behind among them
+    "cpu-pocl-step": ("MLP 784-256-128-10 AdamW step, batch 32, recorded", "digits CNN step, batch 64, recorded"),
+    "cpu-pocl": (
+        "matmul 1024",
+        "conv 3x3 (32,64,56,56)->64 forward",
+        "sum (4096,1024) all",
+        "AdamW step, 62 tensors, 11.7M",
+    ),
+    "h200-gpu": ("matmul fp32 high 4096", "matmul fp16 4096", "attention fp16 both", "residual stage fp32"),
+}
 COLUMNS = ("case", "ours ms", "reference ms", "ratio", "target", "kept", "cpu ratio", "rate", "share", "error")
 WIDTHS = (44, 10, 18, 8, 7, 7, 10, 15, 6, 9)
 
@@ -114,7 +125,7 @@ def notes(records: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def markdown(records: Sequence[dict[str, Any]]) -> str:
-    """A suite's records as a table for README.md: those with a target, and how many others there are."""
+    """A suite's records as a table for docs/performance.md: those with a target, and how many others there are."""
     first, shown = records[0], [r for r in records if verdict(r)]
     threads = f", {first['threads']} threads" if first["threads"] else ""
     lines = [f"{first['device']}, {first['driver']}{threads}, {first['date'][:10]}.", "",
@@ -130,30 +141,43 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def readme_table(folder: Path = RESULTS) -> str:
+def all_tables(folder: Path = RESULTS) -> str:
     """The tables of every kept run, between the markers."""
     tables = [markdown(records) for path in sorted(folder.glob("*.jsonl")) if (records := read(path))]
     body = "\n\n".join(tables) or "No run is kept yet; `make bench` measures this machine."
     return f"{BEGIN}\n{body}\n{END}"
 
 
-def update_readme(path: Path = README, folder: Path = RESULTS) -> bool:
-    """Put the tables between the markers of `path`; whether anything changed. Raises ValueError without markers."""
+def chosen_rows(folder: Path = RESULTS) -> str:
+    """The table of README.md, between the markers."""
+    lines = ["| device | case | netcl ms | reference ms | ratio |", "| --- | --- | ---: | ---: | ---: |"]
+    for name, cases in CHOSEN.items():
+        path = folder / f"{name}.jsonl"
+        for record in read(path) if path.exists() else ():
+            if record["case"] in cases:
+                device = record["device"].removeprefix("pthread-").removeprefix("NVIDIA ")
+                lines.append(f"| {' | '.join((device, *cells(record)[:3], cells(record)[3].removesuffix(' <')))} |")
+    return "\n".join([BEGIN, *lines, END])
+
+
+def update(path: Path, body: str) -> bool:
+    """Put `body` between the markers of `path`; whether anything changed. Raises ValueError without markers."""
     text = path.read_text(encoding="utf-8")
     start, end = text.find(BEGIN), text.find(END)
     if start < 0 or end < start:
         raise ValueError(f"report: expected the lines {BEGIN!r} and {END!r} in {path}, found none; add them once.")
-    new = text[:start] + readme_table(folder) + text[end + len(END) :]
+    new = text[:start] + body + text[end + len(END) :]
     path.write_text(new, encoding="utf-8")
     return new != text
 
 
 def main() -> None:
-    """Print the kept runs, or write them into README.md."""
+    """Print the kept runs, or write them into the pages."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("--readme", action="store_true", help="write the tables between the markers of README.md")
-    if parser.parse_args().readme:
-        print("README.md: " + ("updated" if update_readme() else "no change"))
+    parser.add_argument("--page", action="store_true", help="write the tables into docs/performance.md and README.md")
+    if parser.parse_args().page:
+        for path, body in ((PAGE, all_tables()), (README, chosen_rows())):
+            print(f"{path.name}: " + ("updated" if update(path, body) else "no change"))
         return
     for path in sorted(RESULTS.glob("*.jsonl")):
         records = read(path)

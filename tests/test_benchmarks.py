@@ -217,7 +217,7 @@ def test_records_of_the_gpu_harness_fit_the_same_table(tmp_path):
     good, bad = report.read(tmp_path / "h200-gpu.jsonl")
     assert set(good) >= FIELDS
     assert (good["ours_ms"], good["reference_ms"], good["unit"]) == (0.05, 0.1, "TFLOP/s")
-    assert "| matmul | 0.05 | 0.1 torch | 2 | 1 | - | 300 TFLOP/s | - | 1e-07 |" in report.readme_table(tmp_path)
+    assert "| matmul | 0.05 | 0.1 torch | 2 | 1 | - | 300 TFLOP/s | - | 1e-07 |" in report.all_tables(tmp_path)
     assert report.verdict(bad) == "failed"
 
 
@@ -230,24 +230,26 @@ def test_machines_and_files_are_named_after_the_device_and_the_suite():
     assert report.path_of("h200", "gpu").name == "h200-gpu.jsonl"
 
 
-def test_the_readme_table_is_written_between_its_markers(tmp_path):
+def test_tables_are_written_between_their_markers(tmp_path):
     report.write(tmp_path / "cpu-pocl.jsonl", [RECORD, RECORD | {"case": "b", "ratio": None, "failed": "no"}])
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    assert report.update_readme(readme, tmp_path)
+    assert report.update(readme, report.all_tables(tmp_path))
     text = readme.read_text()
     assert text.startswith(f"before\n{report.BEGIN}\n")
     assert text.endswith(f"{report.END}\nafter\n")
     assert "| matmul 512 | 2 | 3 torch | 1.5 | 0.95 | 1.2 | 134 GFLOP/s | 84% | 4e-07 |" in text
     assert "old" not in text
-    assert not report.update_readme(readme, tmp_path)
+    assert not report.update(readme, report.all_tables(tmp_path))
     readme.write_text("no markers")
     with pytest.raises(ValueError, match="add them once"):
-        report.update_readme(readme, tmp_path)
+        report.update(readme, report.all_tables(tmp_path))
 
 
-def test_the_readme_shows_the_kept_runs():
-    assert report.readme_table() in report.README.read_text(encoding="utf-8")
+def test_the_pages_show_the_kept_runs():
+    assert report.all_tables() in report.PAGE.read_text(encoding="utf-8")
+    assert report.chosen_rows() in report.README.read_text(encoding="utf-8")
+    assert report.chosen_rows().count("\n") == 4 - 1 + sum(len(cases) for cases in report.CHOSEN.values())
 
 
 def test_two_checkouts_are_compared_line_by_line(capsys):
