@@ -200,6 +200,26 @@ def permuted(shape: Shape, strides: Shape, axes: tuple[Any, ...]) -> tuple[Shape
     return tuple(shape[a] for a in order), tuple(strides[a] for a in order)
 
 
+@lru_cache(maxsize=4096)
+def expanded(shape: Shape, strides: Shape, wanted: Shape) -> tuple[Shape, Shape]:
+    """Shape and strides with axes of length one repeated to `wanted`, where -1 keeps a length."""
+    lead = len(wanted) - len(shape)
+    target = tuple(shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(wanted))
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, target[max(lead, 0) :], strict=False)):
+        raise ShapeError(f"expand: expected a shape that {shape} broadcasts to, got {wanted}.")
+    return target, expand_strides(shape, strides, target)
+
+
+def squeezed(shape: Shape, axis: Any) -> list[int]:
+    """The axes that stay without those of length one: without all of them, or the ones named, which must have it."""
+    if axis is None:
+        return [i for i, n in enumerate(shape) if n != 1]
+    gone = as_axes("squeeze", axis, len(shape))
+    if any(shape[a] != 1 for a in gone):
+        raise ShapeError(f"squeeze: expected axes of length 1, got axis {axis} of shape {shape}.")
+    return [i for i in range(len(shape)) if i not in gone]
+
+
 def select(where: str, shape: Shape, strides: Shape, offset: int, key: Any) -> tuple[Shape, Shape, int]:
     """Shape, strides and offset of basic indexing: integers, slices with any step, Ellipsis and None."""
     keys = key if isinstance(key, tuple) else (key,)

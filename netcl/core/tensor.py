@@ -294,22 +294,12 @@ class Tensor:
     def expand(self, *shape: Any) -> Tensor:
         """Axes of length one repeated to `shape` without a copy; -1 keeps a length."""
         wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)) else shape
-        lead = len(wanted) - self.ndim
-        lengths = [as_int("expand", n) for n in wanted]
-        target = tuple(self.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(lengths))
-        if lead < 0 or any(n not in (1, m) for n, m in zip(self.shape, target[max(lead, 0) :], strict=False)):
-            raise ShapeError(f"expand: expected a shape that {self.shape} broadcasts to, got {tuple(wanted)}.")
-        return self._view(target, layout.expand_strides(self.shape, self.strides, target))
+        lengths = tuple([as_int("expand", n) for n in wanted])
+        return self._view(*layout.expanded(self.shape, self.strides, lengths))
 
     def squeeze(self, axis: Any = None) -> Tensor:
         """Without the axes of length one (all of them, or those named; a named axis must have length one)."""
-        if axis is None:
-            gone = tuple(i for i, n in enumerate(self.shape) if n == 1)
-        else:
-            gone = layout.as_axes("squeeze", axis, self.ndim)
-            if any(self.shape[a] != 1 for a in gone):
-                raise ShapeError(f"squeeze: expected axes of length 1, got axis {axis} of shape {self.shape}.")
-        kept = [i for i in range(self.ndim) if i not in gone]
+        kept = layout.squeezed(self.shape, axis)
         return self._view(tuple(self.shape[i] for i in kept), tuple(self.strides[i] for i in kept))
 
     def unsqueeze(self, axis: int) -> Tensor:
@@ -318,6 +308,7 @@ class Tensor:
         return self._view((*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:]))
 
     def __getitem__(self, key: Any) -> Tensor:
+        """Basic indexing, without a copy: integers, slices with any step, None and '...'."""
         return self._view(*layout.select("indexing", self.shape, self.strides, self.offset, key))
 
     def __iter__(self) -> Any:

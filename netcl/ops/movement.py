@@ -10,11 +10,12 @@ import numpy as np
 
 from netcl.core import layout
 from netcl.core.backend import cpu
-from netcl.core.dtypes import check_number, common_dtype
+from netcl.core.dtypes import as_dtype, check_number, common_dtype
 from netcl.core.errors import ShapeError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.elementwise import assign, copy
+from netcl.ops.record import Facts, Op, register
 
 PAD_MODES = ("constant", "reflect", "replicate")
 
@@ -33,21 +34,25 @@ def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     if not tensors:
         raise ShapeError("concat: expected at least one tensor, got none.")
     queue = same_queue("concat", *tensors)
-    axis = layout.as_axis("concat", axis, tensors[0].ndim)
-    rests = {t.shape[:axis] + t.shape[axis + 1 :] for t in tensors}
-    if len(rests) > 1 or any(t.ndim != tensors[0].ndim for t in tensors):
-        shapes = ", ".join(str(t.shape) for t in tensors)
-        raise ShapeError(f"concat: expected shapes that differ only along axis {axis}, got {shapes}.")
+    axis, shape = _joined([t.shape for t in tensors], axis)
     dtype = common_dtype(*[t.dtype for t in tensors])
     if tensors[0].backend == "cpu":
         return cpu.compute(_concatenate, *tensors, axis=axis, dtype=dtype)
-    shape = list(tensors[0].shape)
-    shape[axis] = sum(t.shape[axis] for t in tensors)
-    out, start = allocate(queue, tuple(shape), dtype), 0
+    out, start = allocate(queue, shape, dtype), 0
     for t in tensors:
         assign(out[_along(axis, start, start + t.shape[axis])], t)
         start += t.shape[axis]
     return out
+
+
+def _joined(shapes: Sequence[Shape], axis: int) -> tuple[int, Shape]:
+    """The axis from the front, and the shape of tensors of these shapes one after the other along it."""
+    axis = layout.as_axis("concat", axis, len(shapes[0]))
+    rests = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
+    if len(rests) > 1 or any(len(shape) != len(shapes[0]) for shape in shapes):
+        found = ", ".join(map(str, shapes))
+        raise ShapeError(f"concat: expected shapes that differ only along axis {axis}, got {found}.")
+    return axis, (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
 
 
 def _concatenate(*arrays: np.ndarray, axis: int, dtype: Any) -> np.ndarray:
@@ -60,10 +65,15 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     if not tensors:
         raise ShapeError("stack: expected at least one tensor, got none.")
     same_queue("stack", *tensors)
-    if len({t.shape for t in tensors}) > 1:
-        raise ShapeError(f"stack: expected equal shapes, got {', '.join(str(t.shape) for t in tensors)}.")
-    axis = layout.as_axis("stack", axis, tensors[0].ndim + 1)
+    axis = _stacked([t.shape for t in tensors], axis)
     return concat([t.unsqueeze(axis) for t in tensors], axis)
+
+
+def _stacked(shapes: Sequence[Shape], axis: int) -> int:
+    """The new axis from the front. Raises ShapeError for unequal shapes."""
+    if len(set(shapes)) > 1:
+        raise ShapeError(f"stack: expected equal shapes, got {', '.join(map(str, shapes))}.")
+    return layout.as_axis("stack", axis, len(shapes[0]) + 1)
 
 
 def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
@@ -232,3 +242,116 @@ def _edges(x: Tensor, axis: int, before: int, after: int, mode: str) -> list[Ten
         shape[axis] = after
         last = x[_along(axis, n - 1, n)].expand(*shape)
     return [first, x, last]
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def to(x: Tensor, queue: Any) -> Tensor:
+    """`x` on another device (a queue, a handle, a device's name), or as another dtype; the gradient travels back."""
+    return x.to(queue)
+
+
+def _permute_grad(g: Tensor, y: Any, x: Any, axes: tuple[int, ...]) -> Tensor:
+    order = [a % len(axes) for a in axes]
+    return g.permute(*[order.index(i) for i in range(len(order))])
+
+
+def _getitem_grad(g: Tensor, y: Any, x: Any, key: Any) -> Tensor:
+    dx = Tensor.zeros(g.queue, x.shape, g.dtype)
+    assign(dx[key], g)
+    return dx
+
+
+def _concat_grad(g: Tensor, y: Any, *xs: Any, axis: int = 0) -> list[Tensor]:
+    axis, start, parts = axis % g.ndim, 0, []
+    for x in xs:
+        parts.append(g[_along(axis, start, start + x.shape[axis])])
+        start += x.shape[axis]
+    return parts
+
+
+def _stack_grad(g: Tensor, y: Any, *xs: Any, axis: int = 0) -> list[Tensor]:
+    return [g[(slice(None),) * (axis % g.ndim) + (i,)] for i in range(len(xs))]
+
+
+def _roll_grad(g: Tensor, y: Any, x: Any, shift: Any, axis: Any = None) -> Tensor:
+    return roll(g, tuple(-s for s in shift) if isinstance(shift, (tuple, list)) else -shift, axis)
+
+
+def _pad_grad(g: Tensor, y: Any, x: Any, widths: Any, value: float = 0.0) -> Tensor:
+    """What was put on comes off, and what was cut off comes back as zeros."""
+    return pad(g, tuple((-before, -after) for before, after in widths))
+
+
+def _split_grad(g: tuple[Tensor | None, ...], y: Any, x: Any, sizes: Any, axis: int = 0) -> Tensor:
+    """The parts joined again, with zeros for those that nothing came back from."""
+    queue, dtype = next((p.queue, p.dtype) for p in g if p is not None)
+    return concat([Tensor.zeros(queue, v.shape, dtype) if p is None else p for p, v in zip(g, y)], axis)
+
+
+def _back(g: Tensor, y: Any, x: Any, **_: Any) -> Tensor:
+    return g.reshape(x.shape)
+
+
+def _same(x: Any, *_: Any, **__: Any) -> Facts:
+    return x.shape, x.dtype
+
+
+def _unsqueezed(x: Any, axis: int) -> Facts:
+    axis = layout.as_axis("unsqueeze", axis, x.ndim + 1)
+    return (*x.shape[:axis], 1, *x.shape[axis:]), x.dtype
+
+
+def _concat_shape(*xs: Any, axis: int = 0) -> Facts:
+    return _joined([x.shape for x in xs], axis)[1], common_dtype(*(x.dtype for x in xs))
+
+
+def _stack_shape(*xs: Any, axis: int = 0) -> Facts:
+    axis, shape = _stacked([x.shape for x in xs], axis), xs[0].shape
+    return (*shape[:axis], len(xs), *shape[axis:]), common_dtype(*(x.dtype for x in xs))
+
+
+def _split_shape(x: Any, sizes: Any, axis: int = 0) -> list[Facts]:
+    axis = layout.as_axis("split", axis, x.ndim)
+    return [((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in part_sizes(x.shape[axis], sizes)]
+
+
+def _pad_shape(x: Any, widths: Any, **_: Any) -> Facts:
+    cut, pairs = padding_of(x.shape, widths, "constant")
+    return tuple(b + s.stop - s.start + a for (b, a), s in zip(pairs, cut)), x.dtype
+
+
+for _op in (
+    Op("reshape", lambda x, shape: Tensor.reshape(x, shape), _back, (),
+       shape=lambda x, shape: (layout.infer_shape("reshape", x.size, tuple(shape)), x.dtype), function=Tensor.reshape,
+       methods=("reshape",), onnx="Reshape", array_api="reshape"),
+    Op("permute", lambda x, axes: Tensor.permute(x, *axes), _permute_grad, (),
+       shape=lambda x, axes: (layout.permuted(x.shape, x.shape, tuple(axes))[0], x.dtype), function=Tensor.permute,
+       methods=("permute",), onnx="Transpose", array_api="permute_dims"),
+    Op("expand", lambda x, shape: Tensor.expand(x, shape), lambda g, y, x, shape: g, (),
+       shape=lambda x, shape: (layout.expanded(x.shape, x.shape, tuple(shape))[0], x.dtype), function=Tensor.expand,
+       methods=("expand",), onnx="Expand", array_api="broadcast_to"),
+    Op("squeeze", Tensor.squeeze, _back, (),
+       shape=lambda x, axis=None: (tuple(x.shape[i] for i in layout.squeezed(x.shape, axis)), x.dtype),
+       methods=("squeeze",), onnx="Squeeze", array_api="squeeze"),
+    Op("unsqueeze", Tensor.unsqueeze, _back, (), shape=_unsqueezed, methods=("unsqueeze",), onnx="Unsqueeze",
+       array_api="expand_dims"),
+    Op("getitem", Tensor.__getitem__, _getitem_grad, (),
+       shape=lambda x, key: (layout.select("indexing", x.shape, x.shape, 0, key)[0], x.dtype),
+       methods=("__getitem__",), onnx="Slice"),
+    Op("astype", Tensor.astype, lambda g, y, x, dtype: g.astype(x.dtype), (),
+       shape=lambda x, dtype: (x.shape, as_dtype(dtype)), methods=("astype",), onnx="Cast", array_api="astype"),
+    Op("contiguous", Tensor.contiguous, lambda g, y, x: g, (), shape=_same, onnx="Identity"),
+    Op("to", to, lambda g, y, x, queue: g.to(x.queue).astype(x.dtype), (), methods=("to",)),
+    Op("concat", lambda *xs, axis=0: concat(xs, axis), _concat_grad, (), shape=_concat_shape, function=concat,
+       onnx="Concat", array_api="concat"),
+    Op("stack", lambda *xs, axis=0: stack(xs, axis), _stack_grad, (), shape=_stack_shape, function=stack,
+       array_api="stack"),
+    Op("split", split, _split_grad, (), shape=_split_shape, onnx="Split"),
+    Op("flip", flip, lambda g, y, x, axis=None: flip(g, axis), (), shape=_same, array_api="flip"),
+    Op("roll", roll, _roll_grad, (), shape=_same, array_api="roll"),
+    Op("pad", lambda x, widths, value=0.0: pad(x, widths, value=value), _pad_grad, (), shape=_pad_shape, function=pad,
+       onnx="Pad"),
+):  # fmt: skip
+    register(_op)

@@ -27,7 +27,6 @@ from netcl.autograd.rules import attention as _attention_rules  # noqa: F401
 from netcl.autograd.rules import index as _index_rules  # noqa: F401
 from netcl.autograd.rules import linear as _linear_rules  # noqa: F401
 from netcl.autograd.rules import loss as _loss_rules  # noqa: F401
-from netcl.autograd.rules import movement as _movement_rules  # noqa: F401
 from netcl.autograd.rules import norm as _norm_rules  # noqa: F401
 from netcl.autograd.rules import pool as _pool_rules  # noqa: F401
 from netcl.autograd.rules import random as _random_rules  # noqa: F401

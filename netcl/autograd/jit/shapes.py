@@ -19,7 +19,6 @@ from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
 from netcl.ops import promotion
 from netcl.ops.convolution.problem import geometry, pair
-from netcl.ops.movement import part_sizes
 from netcl.ops.pooling import op as pooling
 from netcl.ops.record import OPS
 
@@ -163,79 +162,3 @@ def _cross_entropy(z: Any, target: Any, reduction: str = "mean", **_: Any) -> Fa
 def _promoted(*operands: Any) -> DType:
     """The common dtype of the operands that are given."""
     return as_dtype(common_dtype(*(x.dtype for x in operands if x is not None)))
-
-
-# -- movement ----------------------------------------------------------------------------------------------------------
-
-
-@rule("reshape")
-def _reshape(x: Any, shape: Any) -> Facts:
-    return layout.infer_shape("reshape", x.size, tuple(shape)), x.dtype
-
-
-@rule("permute")
-def _permute(x: Any, axes: Any) -> Facts:
-    return tuple(x.shape[layout.as_axis("permute", a, x.ndim)] for a in axes), x.dtype
-
-
-@rule("expand")
-def _expand(x: Any, shape: Any) -> Facts:
-    lead = len(shape) - x.ndim
-    target = tuple(x.shape[i - lead] if n == -1 else n for i, n in enumerate(shape))
-    if layout.broadcast("expand", x.shape, target) != target:
-        raise ShapeError(f"expand: expected a shape that {x.shape} broadcasts to, got {tuple(shape)}.")
-    return target, x.dtype
-
-
-@rule("squeeze")
-def _squeeze(x: Any, axis: Any = None) -> Facts:
-    gone = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else layout.as_axes("squeeze", axis, x.ndim)
-    if any(x.shape[a] != 1 for a in gone):
-        raise ShapeError(f"squeeze: expected axes of length 1, got axis {axis} of shape {x.shape}.")
-    return tuple(n for i, n in enumerate(x.shape) if i not in gone), x.dtype
-
-
-@rule("unsqueeze")
-def _unsqueeze(x: Any, axis: int) -> Facts:
-    axis = layout.as_axis("unsqueeze", axis, x.ndim + 1)
-    return (*x.shape[:axis], 1, *x.shape[axis:]), x.dtype
-
-
-@rule("getitem")
-def _getitem(x: Any, key: Any) -> Facts:
-    return layout.select("indexing", x.shape, layout.contiguous_strides(x.shape), 0, key)[0], x.dtype
-
-
-@rule("astype")
-def _astype(x: Any, dtype: Any) -> Facts:
-    return x.shape, as_dtype(dtype)
-
-
-@rule("concat")
-def _concat(*xs: Any, axis: int = 0) -> Facts:
-    axis = layout.as_axis("concat", axis, xs[0].ndim)
-    shape = list(xs[0].shape)
-    shape[axis] = sum(x.shape[axis] for x in xs)
-    return tuple(shape), as_dtype(common_dtype(*(x.dtype for x in xs)))
-
-
-@rule("split")
-def _split(x: Any, sizes: Any, axis: int = 0) -> list[Facts]:
-    axis = layout.as_axis("split", axis, x.ndim)
-    parts = part_sizes(x.shape[axis], sizes)
-    return [((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in parts]
-
-
-@rule("pad")
-def _pad(x: Any, widths: Any, **_: Any) -> Facts:
-    shape = tuple(before + n + after for (before, after), n in zip(widths, x.shape, strict=True))
-    if any(n < 0 for n in shape):
-        raise ShapeError(f"pad: expected widths that leave at least nothing of {x.shape}, got {widths}.")
-    return shape, x.dtype
-
-
-@rule("stack")
-def _stack(*xs: Any, axis: int = 0) -> Facts:
-    axis = layout.as_axis("stack", axis, xs[0].ndim + 1)
-    shape = xs[0].shape
-    return (*shape[:axis], len(xs), *shape[axis:]), as_dtype(common_dtype(*(x.dtype for x in xs)))
