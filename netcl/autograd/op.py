@@ -84,11 +84,16 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
     xs = [a.value if isinstance(a, Node) else a for a in args]
     edges = edges_of(args) if state.tape is not None and state.enabled and op.backward is not None else ()
     extra = {"recorded": any(edges)} if op.asks else {}
+    if op.waits:  # one large gradient a tape: memory holds no more than before
+        extra["room"] = state.tape is not None and not state.tape.early and state.autocast is None
+    aux: Any
     try:
         result, aux = op.forward(*xs, **attrs, **extra) if op.aux else (op.forward(*xs, **attrs, **extra), None)
     except (AttributeError, TypeError) as error:
         _refuse(name, xs, error)
         raise
+    if op.waits and aux.large:
+        state.tape.early = aux.ready
     many = isinstance(result, tuple)
     outputs = result if many else (result,)
     if any(edges):

@@ -16,7 +16,6 @@ from typing import Any
 from netcl.autograd.compiler import CompiledFunction, jit_compile
 from netcl.autograd.functional import cross_entropy, mean
 from netcl.autograd.functional import elementwise as ag
-from netcl.autograd.jit import shapes
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, register_op
 from netcl.core import layout
@@ -139,8 +138,13 @@ def _detection_backward(
     return plan.backward(g, tensors, needs, _scale(tensors[0].shape, reduction))  # type: ignore[no-any-return]
 
 
-register_op("weighted_bce_smooth_l1_loss", _detection_forward, _detection_backward, saves=(0, 1, 2, 3))
-shapes.rule("weighted_bce_smooth_l1_loss")(lambda *_, **__: ((1,), FLOAT32))
+register_op(
+    "weighted_bce_smooth_l1_loss",
+    _detection_forward,
+    _detection_backward,
+    saves=(0, 1, 2, 3),
+    shape=lambda *_, **__: ((1,), FLOAT32),
+)
 
 
 def fused_weighted_bce_smooth_l1_loss(

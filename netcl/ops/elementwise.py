@@ -186,6 +186,13 @@ def gradients(
     return result
 
 
+def before(activation: str | None, g: Tensor, saved: Tensor | None) -> Tensor:
+    """The gradient of what went into an activation, from `saved`: what its formula reads, its result or its input."""
+    if activation is None:
+        return g
+    return gradients(activation, g, saved, (saved,), (True,))[0]  # type: ignore[return-value]
+
+
 @lru_cache(maxsize=1024)
 def _gradient_chain(row: Primitive, wanted: tuple[int, ...], kinds: tuple[tuple[str, bool], ...]) -> Chain:
     """The gradient formulas `wanted`, reading only the names they use."""

@@ -15,7 +15,7 @@ from netcl.core.errors import ShapeError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.elementwise import assign, copy
-from netcl.ops.record import Facts, Op, register
+from netcl.ops.record import Facts, Op, alike, register
 
 PAD_MODES = ("constant", "reflect", "replicate")
 
@@ -294,10 +294,6 @@ def _back(g: Tensor, y: Any, x: Any, **_: Any) -> Tensor:
     return g.reshape(x.shape)
 
 
-def _same(x: Any, *_: Any, **__: Any) -> Facts:
-    return x.shape, x.dtype
-
-
 def _unsqueezed(x: Any, axis: int) -> Facts:
     axis = layout.as_axis("unsqueeze", axis, x.ndim + 1)
     return (*x.shape[:axis], 1, *x.shape[axis:]), x.dtype
@@ -342,15 +338,15 @@ for _op in (
        methods=("__getitem__",), onnx="Slice"),
     Op("astype", Tensor.astype, lambda g, y, x, dtype: g.astype(x.dtype), (),
        shape=lambda x, dtype: (x.shape, as_dtype(dtype)), methods=("astype",), onnx="Cast", array_api="astype"),
-    Op("contiguous", Tensor.contiguous, lambda g, y, x: g, (), shape=_same, onnx="Identity"),
+    Op("contiguous", Tensor.contiguous, lambda g, y, x: g, (), shape=alike, onnx="Identity"),
     Op("to", to, lambda g, y, x, queue: g.to(x.queue).astype(x.dtype), (), methods=("to",)),
     Op("concat", lambda *xs, axis=0: concat(xs, axis), _concat_grad, (), shape=_concat_shape, function=concat,
        onnx="Concat", array_api="concat"),
     Op("stack", lambda *xs, axis=0: stack(xs, axis), _stack_grad, (), shape=_stack_shape, function=stack,
        array_api="stack"),
     Op("split", split, _split_grad, (), shape=_split_shape, onnx="Split"),
-    Op("flip", flip, lambda g, y, x, axis=None: flip(g, axis), (), shape=_same, array_api="flip"),
-    Op("roll", roll, _roll_grad, (), shape=_same, array_api="roll"),
+    Op("flip", flip, lambda g, y, x, axis=None: flip(g, axis), (), shape=alike, array_api="flip"),
+    Op("roll", roll, _roll_grad, (), shape=alike, array_api="roll"),
     Op("pad", lambda x, widths, value=0.0: pad(x, widths, value=value), _pad_grad, (), shape=_pad_shape, function=pad,
        onnx="Pad"),
 ):  # fmt: skip

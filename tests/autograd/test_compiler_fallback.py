@@ -11,7 +11,6 @@ from scipy import special
 import netcl.autograd as ag
 from netcl import nn
 from netcl.autograd.compiler import jit_compile
-from netcl.autograd.jit import shapes
 from netcl.core import debug
 from netcl.core.errors import IndexOutOfRange, OutOfMemoryError
 from netcl.core.tensor import Tensor
@@ -133,8 +132,7 @@ def test_results_inside_other_objects_run_unfused(queue):
 def broken(queue, result):
     """An operation with a wrong shape rule, so that a program of it fails when it runs."""
     name = f"broken_{random.random()}"
-    ag.register_op(name, lambda x: x * 2.0, lambda g, y, x: g * 2.0)
-    shapes.rule(name)(lambda x: result(x))
+    ag.register_op(name, lambda x: x * 2.0, lambda g, y, x: g * 2.0, shape=lambda x: result(x))
     return name
 
 

@@ -23,13 +23,6 @@ from netcl.autograd.functional.product import *  # noqa: F403
 from netcl.autograd.functional.random import *  # noqa: F403
 from netcl.autograd.functional.reduction import *  # noqa: F403
 from netcl.autograd.node import OPERATORS as _OPERATORS
-from netcl.autograd.rules import attention as _attention_rules  # noqa: F401
-from netcl.autograd.rules import index as _index_rules  # noqa: F401
-from netcl.autograd.rules import linear as _linear_rules  # noqa: F401
-from netcl.autograd.rules import loss as _loss_rules  # noqa: F401
-from netcl.autograd.rules import norm as _norm_rules  # noqa: F401
-from netcl.autograd.rules import pool as _pool_rules  # noqa: F401
-from netcl.autograd.rules import random as _random_rules  # noqa: F401
 
 _SUBJECTS: tuple[ModuleType, ...] = (
     _attention,

@@ -96,14 +96,13 @@ def binary_cross_entropy_with_logits(
     x: Value, target: Value, pos_weight: Value | None = None, reduction: str = "mean"
 ) -> Node:
     """Binary cross entropy of sigmoid(x), without overflow; `pos_weight` multiplies the term of positive targets."""
-    weight = 1.0 if pos_weight is None else pos_weight
-    name = "binary_cross_entropy_with_logits"
-    return apply_op(name, x, target, weight, reduction=reduction)  # type: ignore[no-any-return]
+    operands = (x, target) if pos_weight is None else (x, target, pos_weight)
+    return apply_op("binary_cross_entropy_with_logits", *operands, reduction=reduction)  # type: ignore[no-any-return]
 
 
 def kl_div(x: Value, target: Value, reduction: str = "mean", log_target: bool = False) -> Node:
     """Mean of t (log t - x) for log-probabilities x; "batchmean" divides the sum by the batch size instead."""
-    return apply_op("kl_div_log" if log_target else "kl_div", x, target, reduction=reduction)  # type: ignore[no-any-return]
+    return apply_op("kl_div", x, target, reduction=reduction, log_target=log_target)  # type: ignore[no-any-return]
 
 
 def hinge_loss(x: Value, target: Value, reduction: str = "mean") -> Node:

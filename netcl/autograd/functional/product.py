@@ -6,7 +6,6 @@ from typing import Any
 
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op
-from netcl.autograd.state import state
 
 __all__ = [
     "conv2d", "conv2d_gelu", "conv2d_relu", "conv2d_silu", "linear", "linear_gelu", "linear_relu", "linear_silu",
@@ -87,10 +86,5 @@ def conv2d_silu(
 def _product(
     name: str, activation: str | None, x: Value, weight: Value, bias: Value | None, **geometry: Any
 ) -> Node:  # fmt: skip
-    """A product, with the activation in its epilogue; gelu and silu while tracing apart, which the compiler joins."""
     args = (x, weight) if bias is None else (x, weight, bias)
-    if activation in (None, "relu"):
-        return apply_op(name if activation is None else f"{name}_relu", *args, **geometry)  # type: ignore[no-any-return]
-    if state.tracer is not None:
-        return apply_op(activation, apply_op(name, *args, **geometry))  # type: ignore[no-any-return]
-    return apply_op("product_epilogue", *args, product=name, activation=activation, **geometry)  # type: ignore[no-any-return]
+    return apply_op(name, *args, **geometry, activation=activation)  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Chains that the kernel of a product takes along: bias and activation after matmul, linear or conv2d, in its epilogue.
 
-With gradients wanted, gelu and silu need the value before them; the product then writes it as well (rules/linear.py).
+With gradients wanted, gelu and silu need the value before them; the product then writes it as well.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _reads(step: Any) -> Sequence[TraceNode]:
 
 def _match(product: CallStep, step: FusedStep) -> Epilogue | None:
     node, nodes, value, bias = product.node, list(step.nodes), product.node, None
-    if node.op_name not in ("matmul", "linear", "conv2d") or not is_float(node.dtype):
+    if node.op_name not in ("matmul", "linear", "conv2d") or node.attrs.get("activation") or not is_float(node.dtype):
         return None
     if any(x.dtype != node.dtype for x in (*node.operands, *step.leaves, *step.outputs)):
         return None

@@ -56,6 +56,7 @@ class EagerCall(NamedTuple):
     moved: int  # bytes of its operands and results
     facts: tuple[Any, ...]  # shape and dtype of each result, as traced
     fixed: bool  # its attributes are the same at every call
+    joined: str = ""  # the product that takes a bias or an activation along
 
 
 Call = FusedCall | EagerCall
@@ -288,11 +289,12 @@ def _with_epilogue(e: Epilogue, slots: dict[int, int]) -> EagerCall:
     """A product and the step after it as one operation."""
     product, result = _eager(e.product, slots), e.step.outputs[0]
     args = product.args if e.bias is None else (*product.args, Slot(slots[id(e.bias)]))
-    attrs = {**product.attrs, "product": product.name, "activation": e.activation}
+    attrs = {**product.attrs, "activation": e.activation}
+    name = "gemm" if product.name == "matmul" else product.name
     moved = sum(x.nbytes for x in (*e.product.node.operands, *([] if e.bias is None else [e.bias]), result))
     reason = f"with {' '.join(n.op_name for n in e.step.nodes)} in its epilogue"
     facts = ((result.shape, result.dtype),)
-    return EagerCall("product_epilogue", args, attrs, (slots[id(result)],), reason, moved, facts, product.fixed)
+    return EagerCall(name, args, attrs, (slots[id(result)],), reason, moved, facts, product.fixed, product.name)
 
 
 def _alive(steps: list[FusedStep | CallStep], outputs: list[TraceNode]) -> list[FusedStep | CallStep]:

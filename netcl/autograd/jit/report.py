@@ -35,9 +35,9 @@ def _program(program: Program) -> list[str]:
         if isinstance(call, FusedCall):
             moved += bytes_of(call.step)
             lines.append(f"    {call.step.name}: {_fused(call.step)}")
-        elif call.name == "product_epilogue":
+        elif call.joined:
             moved += call.moved
-            lines.append(f"    {call.attrs['product']}: its own kernel {call.reason}; {call.moved:,} bytes")
+            lines.append(f"    {call.joined}: its own kernel {call.reason}; {call.moved:,} bytes")
         else:
             moved += 0 if call.name in FREE else call.moved
             lines.append(f"    {call.name}: {_eager(call)}")

@@ -25,6 +25,7 @@ from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor
 from netcl.ops import promotion
+from netcl.ops.product.problem import FROM_RESULT
 
 
 class Untraceable(NetclError):
@@ -227,7 +228,7 @@ class TracingContext(threading.local):
         if name in TABLE:
             name, operands, attrs = self._fitted(name, operands, attrs)
         if name in _EXPANSIONS and isinstance(operands[0], TraceNode):
-            expanded = _EXPANSIONS[name](self, operands[0], **attrs)
+            expanded = _EXPANSIONS[name](self, *operands, **attrs)
             if expanded is not None:
                 return expanded
         many, results = shapes.infer(name, operands, attrs, self.queue)
@@ -262,6 +263,19 @@ class TracingContext(threading.local):
         square = self.record("square", (self.record("sub", (symbol, mean), {}),), {})
         result = self.record("mean", (square,), {"axis": axes, "keepdims": keepdims})
         return result if not correction else self.record("mul", (result, count / (count - correction)), {})
+
+    def _linear(self, *operands: TraceNode | None, activation: str | None = None, **attrs: Any) -> Any:
+        """A product apart from its activation, which the compiler joins; None where forward joins them in any case."""
+        return self._product("linear", operands, activation, attrs)
+
+    def _conv2d(self, *operands: TraceNode | None, activation: str | None = None, **attrs: Any) -> Any:
+        return self._product("conv2d", operands, activation, attrs)
+
+    def _product(self, name: str, operands: Sequence[Any], activation: Any, attrs: dict[str, Any]) -> Any:
+        if activation in FROM_RESULT:
+            return None
+        symbols = [Node(x, x.differentiable) if isinstance(x, TraceNode) else x for x in operands]  # type: ignore[arg-type]
+        return self.record(activation, (self.record(name, symbols, attrs),), {})
 
     def _softmax(self, x: TraceNode, axis: int = -1) -> Any:
         """A softmax over the last axis from primitives, so that it fuses with what surrounds it; None for others."""
@@ -322,6 +336,7 @@ class TracingContext(threading.local):
 
 _EXPANSIONS: dict[str, Callable[..., Any]] = {
     "var": TracingContext._variance, "softmax": TracingContext._softmax, "log_softmax": TracingContext._log_softmax,
+    "linear": TracingContext._linear, "conv2d": TracingContext._conv2d,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from netcl.core.backend import cpu
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import BOOL, UINT8, compute_dtype, is_float
+from netcl.core.dtypes import BOOL, UINT8, as_dtype, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import as_int
 from netcl.core.tensor import Tensor, allocate, same_queue
@@ -21,6 +21,7 @@ from netcl.ops.attend import gpu as attention_gpu
 from netcl.ops.attend.host import numpy_attention, numpy_attention_grad
 from netcl.ops.attend.problem import Call, Geometry
 from netcl.ops.product.op import promote
+from netcl.ops.record import FLOATS, HALF, Facts, Op, register
 
 LARGEST = 512  # head size that the kernels hold in local memory and registers
 Needs = Sequence[bool]
@@ -143,3 +144,20 @@ def _rows(t: Tensor) -> Tensor:
 def _kernels(queue: Any) -> Any:
     """The module with `forward` and `backward` for the kind of device."""
     return attention_cpu if profile_of(queue).kind == "cpu" else attention_gpu
+
+
+# -- record ------------------------------------------------------------------------------------------------------------
+
+
+def _gradients(
+    g: Tensor, y: Tensor, q: Tensor, k: Tensor, v: Tensor, *, needs: Needs, aux: Tensor, **settings: Any
+) -> Sequence[Tensor | None]:
+    return attention_grad(g, q, k, v, y, aux, needs=tuple(needs), **settings)
+
+
+def _facts(q: Any, k: Any, v: Any, **_: Any) -> Facts:
+    return q.shape, as_dtype(common_dtype(q.dtype, k.dtype, v.dtype))
+
+
+register(Op("attention", attention, _gradients, ("y", 0, 1, 2), True, shape=_facts, constants=("key_padding_mask",),
+            dtypes=FLOATS, cast=HALF))  # fmt: skip

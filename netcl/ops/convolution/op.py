@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from netcl.core.backend import cpu
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import is_float
+from netcl.core.dtypes import as_dtype, common_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import route
@@ -18,9 +19,10 @@ from netcl.ops.convolution import cpu as conv_cpu
 from netcl.ops.convolution import gpu as conv_gpu
 from netcl.ops.convolution import host as conv_numpy
 from netcl.ops.convolution.problem import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Geometry, geometry
-from netcl.ops.elementwise import apply, contiguous
+from netcl.ops.elementwise import apply, before, contiguous
 from netcl.ops.product.op import promote
-from netcl.ops.product.problem import ACTIVATIONS
+from netcl.ops.product.problem import ACTIVATIONS, FROM_RESULT, OTHER_FACTOR
+from netcl.ops.record import FLOATS, HALF, Facts, Op, register
 
 
 def conv2d(
@@ -69,14 +71,6 @@ def conv2d(
     if y.size:
         _family(x).forward(y, x, contiguous(w), bias if bias is None else contiguous(bias), g, activation)
     return y
-
-
-def conv2d_keeping(
-    x: Tensor, w: Tensor, b: Tensor | None, activation: str, **geometry: Any
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(activation(z), z) with z = conv2d(x, w, b): for training with activations whose gradient reads z."""
-    z = conv2d(x, w, b, **geometry)
-    return apply(activation, z), z
 
 
 def conv2d_input_grad(
@@ -143,3 +137,57 @@ def _floats(where: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     if not is_float(promoted[0].dtype):
         raise DTypeError(f"{where}: expected floating dtypes, got {promoted[0].dtype}; convert with astype.")
     return promoted
+
+
+# -- record ------------------------------------------------------------------------------------------------------------
+
+
+def _activated(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    activation: str | None = None,
+    *,
+    recorded: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Cross-correlation of images with filters, with an optional fused activation.
+
+    y[n, o, i, j] = activation(bias[o] + sum_{c, u, v} x[n, c, i s + u d - p, j s + v d - p] weight[o, c, u, v])
+
+    Shapes: x (N, C, H, W), weight (O, C / groups, KH, KW), bias (O,) -> (N, O, H', W') with
+    H' = floor((H + 2 padding - dilation (KH - 1) - 1) / stride) + 1, and W' alike. Stride, padding and dilation are an
+    int or a (height, width) pair. `activation` is None, "relu", "gelu" (exact) or "silu"; the last two take a kernel of
+    their own where a gradient is wanted, since it reads what they were given.
+    Memory, rounding and errors are those of `netcl.ops.conv.conv2d`.
+    """
+    if recorded and activation not in FROM_RESULT:
+        z = conv2d(x, weight, bias, stride, padding, dilation, groups)
+        return apply(activation, z), z  # type: ignore[arg-type]
+    y = conv2d(x, weight, bias, stride, padding, dilation, groups, activation)
+    return y, y if activation else None
+
+
+def _gradients(
+    g: Tensor, y: Any, x: Tensor, w: Tensor, b: Any = None, *, needs: Sequence[bool], aux: Tensor | None,
+    activation: str | None = None, **sizes: Any,
+) -> list[Tensor | None]:  # fmt: skip
+    g = before(activation, g, aux)
+    dx = conv2d_input_grad(g, w, x.shape, **sizes) if needs[0] else None
+    dw = conv2d_weight_grad(g, x, w.shape, **sizes) if needs[1] else None
+    return [dx, dw, conv2d_bias_grad(g) if len(needs) > 2 and needs[2] else None]
+
+
+def _facts(
+    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    **_: Any,
+) -> Facts:  # fmt: skip
+    dtype = as_dtype(common_dtype(*(t.dtype for t in (x, weight, bias) if t is not None)))
+    return geometry("conv2d", x.shape, weight.shape, stride, padding, dilation, groups).y_shape, dtype
+
+
+register(Op("conv2d", _activated, _gradients, (0, 1), True, OTHER_FACTOR, _facts, dtypes=FLOATS, cast=HALF,
+            onnx="Conv"))  # fmt: skip

@@ -23,6 +23,7 @@ from netcl.kernels.grid import CHUNK, like, line_of
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
 from netcl.ops.index.pick import BITS
+from netcl.ops.record import Op, alike, register
 
 
 def arange(queue: Queue, start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
@@ -164,3 +165,9 @@ def meshgrid(*axes: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
         for i, t in enumerate(axes)
     )
     return tuple(v.transpose(0, 1) for v in views) if indexing == "xy" and len(axes) > 1 else views
+
+
+# -- record ------------------------------------------------------------------------------------------------------------
+
+register(Op("tril", tril, lambda g, y, x, k=0: tril(g, k), (), shape=alike, onnx="Trilu", array_api="tril"))
+register(Op("triu", triu, lambda g, y, x, k=0: triu(g, k), (), shape=alike, onnx="Trilu", array_api="triu"))

@@ -32,6 +32,7 @@ from netcl.kernels import sources
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
 from netcl.ops.elementwise import contiguous
+from netcl.ops.record import FLOATS, Op, alike, register
 
 UNIFORM, NORMAL, BERNOULLI, INTEGERS, DROPOUT = range(5)  # FORM in random.cl
 ROUNDS = 64  # of a work-item on a CPU device
@@ -302,3 +303,9 @@ def _share_of(p: float) -> int:
 def _probability(where: str, p: float) -> None:
     if not isinstance(p, (int, float)) or not 0 <= p <= 1:
         raise ValueError(f"{where}: expected a probability in [0, 1], got {p}.")
+
+
+# -- record ------------------------------------------------------------------------------------------------------------
+
+register(Op("dropout", dropout, lambda g, y, x, p=0.5, generator=None, *, aux: dropout_grad(g, p, aux), (), True,
+            shape=alike, dtypes=FLOATS, onnx="Dropout"))  # fmt: skip

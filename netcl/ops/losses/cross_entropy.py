@@ -45,6 +45,7 @@ class Saved(NamedTuple):
     lse: Tensor
     scale: Tensor
     ready: list[Tensor] | None = None
+    large: bool = False  # whether `ready` holds as much as many logits
 
 
 @lru_cache(maxsize=64)
@@ -144,7 +145,7 @@ def cross_entropy(
     if reduction == "none":
         shape = target.shape if labels else logits.shape[:1] + logits.shape[2:]
         return loss.reshape(shape), Saved(lse, one)
-    return total, Saved(lse, scale, ready)
+    return total, Saved(lse, scale, ready, slope)
 
 
 def cross_entropy_grad(

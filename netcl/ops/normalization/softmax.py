@@ -10,6 +10,7 @@ from netcl.core.dtypes import FLOAT32, compute_dtype, is_float
 from netcl.core.tensor import Tensor, allocate
 from netcl.fusion.formula import formula
 from netcl.fusion.rows import run_rows
+from netcl.ops.record import FLOAT, Op, alike, register
 
 SOFTMAX = formula("softmax", ("x",), "m = MAX(x)", "e = EXP(SUB(x, m))", "one = RECIPROCAL(SUM(e))", "y = MUL(e, one)")
 SOFTMAX_GRAD = formula("softmax_grad", ("g", "p"), "s = SUM(MUL(g, p))", "y = MUL(p, SUB(g, s))")
@@ -52,3 +53,14 @@ def _along(chain: Any, axis: int, where: str, *tensors: Tensor) -> Tensor:
     last: Callable[[Tensor], Tensor] = lambda t: t if axis == t.ndim - 1 else t.transpose(axis, -1)  # noqa: E731
     y = run_rows(chain, compute_dtype(x.dtype), (x.dtype,), [last(t) for t in tensors])[0]
     return last(y)
+
+
+# -- record ------------------------------------------------------------------------------------------------------------
+
+for _op in (
+    Op("softmax", softmax, lambda g, y, x, axis=-1: softmax_grad(g, y, axis), ("y",), shape=alike, cast=FLOAT,
+       methods=("softmax",), onnx="Softmax"),
+    Op("log_softmax", log_softmax, lambda g, y, x, axis=-1: log_softmax_grad(g, y, axis), ("y",), shape=alike,
+       cast=FLOAT, onnx="LogSoftmax"),
+):  # fmt: skip
+    register(_op)

@@ -23,6 +23,7 @@ from netcl.ops import reduction
 from netcl.ops.elementwise import contiguous, div
 from netcl.ops.pooling import host as pool_numpy
 from netcl.ops.pooling.problem import Window, adaptive_window, average, window_of
+from netcl.ops.record import FLOATS, Facts, Op, register
 
 OUTPUTS_PER_ITEM = 4096  # on CPU devices
 ITEMS_PER_GROUP = 64  # on GPUs
@@ -280,3 +281,43 @@ def _vector(most: int, window: Window) -> int:
     (pad, step), reach = (window.padding[1], window.stride[1]), (window.kernel[1] - 1) * window.dilation[1]
     inner = min((window.shape[3] - 1 - reach + pad) // step + 1, window.out[1]) - -(-pad // step)
     return next((v for v in (16, 8) if v <= min(most, inner)), 4)
+
+
+# -- record ------------------------------------------------------------------------------------------------------------
+
+
+def _max_pool(
+    x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Largest element of every window; padding never wins, NaN always does. The gradient goes to the first of equals.
+
+    y[n, c, i, j] = max_{u, v} x[n, c, i s + u d - p, j s + v d - p]
+
+    Shapes: x (N, C, H, W) of any dtype -> (N, C, Ho, Wo), Ho = floor((H + 2 p - d (k - 1) - 1) / s) + 1, or ceil with
+    `ceil_mode` as long as the last window starts inside x or its front padding. `stride` defaults to the kernel size.
+    """
+    return max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices=True)  # type: ignore[no-any-return]
+
+
+def _windows(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, **_: Any
+) -> Facts:
+    return window_of("pooling", x.shape, kernel_size, stride, padding, dilation, ceil_mode).y_shape, x.dtype
+
+
+def _adaptive(x: Any, output_size: Any) -> Facts:
+    return adaptive_window("adaptive_avg_pool2d", x.shape, output_size).y_shape, x.dtype
+
+
+def _max_pool_grad(g: Tensor, y: Any, x: Any, *, aux: Tensor, **settings: Any) -> Tensor:
+    return max_pool2d_grad(g, aux, x.shape, **settings)
+
+
+for _op in (
+    Op("max_pool2d", _max_pool, _max_pool_grad, (), True, shape=_windows, onnx="MaxPool"),
+    Op("avg_pool2d", avg_pool2d, lambda g, y, x, **settings: avg_pool2d_grad(g, x.shape, **settings), (),
+       shape=_windows, dtypes=FLOATS, onnx="AveragePool"),
+    Op("adaptive_avg_pool2d", adaptive_avg_pool2d, lambda g, y, x, output_size: adaptive_avg_pool2d_grad(g, x.shape),
+       (), shape=_adaptive, dtypes=FLOATS),
+):  # fmt: skip
+    register(_op)

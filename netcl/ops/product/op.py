@@ -7,6 +7,7 @@ device. Transposed, sliced and broadcast operands are read in place; only their 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from netcl.core import layout, versions
@@ -35,18 +36,36 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     """
     if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.queue is b.queue):
         same_queue("matmul", a, b)
-    if not a.shape or not b.shape or a.shape[-1] != b.shape[0 if b.ndim == 1 else -2]:
-        raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
+    product_shape(a.shape, b.shape)
     a, b = promote(a, b)
     if len(a.shape) == 2 == len(b.shape):
         return gemm(a, b)
     left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
-    if left.ndim > 2 or right.ndim > 2:
-        layout.broadcast("matmul (leading axes)", left.shape[:-2], right.shape[:-2])
     y = gemm(left, right)
     if b.ndim == 1:
         y = y.squeeze(-1)
     return y.squeeze(-2 if b.ndim > 1 else -1) if a.ndim == 1 else y
+
+
+@lru_cache(maxsize=4096)
+def product_shape(a: layout.Shape, b: layout.Shape) -> layout.Shape:
+    """The shape of `matmul`'s result. Raises ShapeError for operands that do not fit."""
+    if not a or not b or a[-1] != b[0 if len(b) == 1 else -2]:
+        raise ShapeError(f"matmul: expected a (.., M, K) and b (.., K, N) with equal K, got {a} and {b}.")
+    batch: layout.Shape = ()
+    if max(len(a), len(b)) > 2:
+        batch = layout.broadcast("matmul (leading axes)", a[:-2], b[:-2])
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+@lru_cache(maxsize=4096)
+def affine_shape(x: layout.Shape, w: layout.Shape, b: layout.Shape | None) -> layout.Shape:
+    """The shape of `linear`'s result. Raises ShapeError for operands that do not fit."""
+    if len(w) != 2 or not x or x[-1] != w[1]:
+        raise ShapeError(f"linear: expected x (.., K) and w (N, K) with equal K, got {x} and {w}.")
+    if b is not None and b != (w[0],):
+        raise ShapeError(f"linear: expected a bias of shape ({w[0]},), got {b}.")
+    return (*x[:-1], w[0])
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None = None) -> Tensor:
@@ -76,14 +95,11 @@ def linear_keeping(x: Tensor, w: Tensor, b: Tensor | None, activation: str) -> t
 def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, layout.Shape]:
     """x with its leading axes as one, w turned, b, all in one dtype and checked, and the shape of x w^T."""
     same_queue("linear", *((x, w) if b is None else (x, w, b)))
-    if w.ndim != 2 or x.ndim == 0 or x.shape[-1] != w.shape[1]:
-        raise ShapeError(f"linear: expected x (.., K) and w (N, K) with equal K, got {x.shape} and {w.shape}.")
-    if b is not None and b.shape != (w.shape[0],):
-        raise ShapeError(f"linear: expected a bias of shape ({w.shape[0]},), got {b.shape}.")
+    shape = affine_shape(x.shape, w.shape, None if b is None else b.shape)
     x, w, *rest = promote(x, w, *(() if b is None else (b,)))
     turned = Tensor(w.buffer, w.shape[::-1], w.strides[::-1], w.offset, w.dtype, w.queue)
     flat = x if x.ndim == 2 else x.reshape(layout.size_of(x.shape[:-1]), x.shape[-1])
-    return flat, turned, rest[0] if rest else None, (*x.shape[:-1], w.shape[0])
+    return flat, turned, rest[0] if rest else None, shape
 
 
 def gemm(

@@ -16,6 +16,9 @@ MATMUL = declare("matmul", "wgmma", "mma", "tiled", "naive")
 ACTIVATIONS = ("relu", "gelu", "silu")  # what an epilogue can apply, by the names of the primitive table
 
 
+FROM_RESULT = (None, "relu")  # activations whose gradient follows from the result; others read what goes into them
+OTHER_FACTOR: dict[int | str, tuple[int, ...]] = {0: (1,), 1: (0,)}  # each is read by the gradient of the other
+
 assert all(name in primitives.TABLE for name in ACTIVATIONS)
 
 

@@ -1,1 +1,0 @@
-"""Backward rules of what is no row of the primitive table, by subject. Importing a module registers its rules."""

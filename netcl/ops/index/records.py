@@ -1,0 +1,85 @@
+"""Records of what selects, scatters, sorts and sums up along an axis: what was read from a place is added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from netcl.core import layout
+from netcl.core.dtypes import BOOL, INT64, as_dtype, common_dtype, is_float
+from netcl.core.errors import NetclError
+from netcl.core.tensor import Tensor
+from netcl.ops import elementwise
+from netcl.ops.index import pick, scan, scatter
+from netcl.ops.index.sort import argsort
+from netcl.ops.record import FLOAT, INDICES, NUMBERS, Facts, Op, register
+
+
+def _take_grad(g: Tensor, y: Any, x: Any, index: Tensor, axis: int = 0) -> Tensor:
+    return scatter.take_grad("take", g, index, x.shape, axis)
+
+
+def _index_select_grad(g: Tensor, y: Any, x: Any, index: Tensor, axis: int = 0) -> Tensor:
+    return scatter.take_grad("index_select", g, index, x.shape, axis)
+
+
+def _embedding_grad(g: Tensor, y: Any, weight: Any, index: Tensor, padding_index: int | None = None) -> Tensor:
+    return scatter.take_grad("embedding", g, index, weight.shape, 0, padding_index)
+
+
+def _gather_grad(g: Tensor, y: Any, x: Any, index: Tensor, axis: int) -> Tensor:
+    return scatter.gather_grad(g, index, x.shape, axis)
+
+
+def _scatter_add_grad(
+    g: Tensor, y: Any, x: Any, index: Tensor, src: Any, axis: int, *, needs: Sequence[bool]
+) -> list[Tensor | None]:
+    return [g, None, pick.gather(g, index, axis) if needs[2] else None]
+
+
+def _masked_select_grad(g: Tensor, y: Any, x: Any, mask: Tensor, *, aux: Tensor) -> Tensor:
+    """`aux` is the running count of the mask: where each element went."""
+    shape = layout.broadcast_shapes(x.shape, mask.shape)
+    if g.size == 0:
+        return Tensor.zeros(g.queue, shape, g.dtype)
+    source = elementwise.clip(elementwise.sub(aux, 1), lo=0)
+    return elementwise.where(mask, pick.take(g, source, 0).reshape(shape), 0.0)
+
+
+def _cumsum_grad(g: Tensor, y: Any, x: Any, axis: int | None = None) -> Tensor:
+    """A sum of what comes after: the running sum from the other end, seen through reversed views."""
+    place = 0 if axis is None else layout.as_axis("cumsum", axis, g.ndim)
+    back = (slice(None),) * place + (slice(None, None, -1),)
+    return scan.cumsum(g[back], place)[back].reshape(x.shape)
+
+
+def _taken(x: Any, index: Any, axis: int = 0, **_: Any) -> Facts:
+    axis = layout.as_axis("take", axis, x.ndim)
+    return (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype
+
+
+def _counted(*_: Any) -> Facts:
+    raise NetclError("the length of masked_select's result depends on the data")
+
+
+def _summed(x: Any, axis: Any = None) -> Facts:
+    return (x.size,) if axis is None else x.shape, x.dtype if is_float(x.dtype) else INT64
+
+
+for _op in (
+    Op("take", pick.take, _take_grad, (1,), shape=_taken, onnx="Gather", array_api="take"),
+    Op("index_select", pick.index_select, _index_select_grad, (1,), shape=_taken, onnx="Gather"),
+    Op("gather", pick.gather, _gather_grad, (1,), shape=lambda x, index, axis: (index.shape, x.dtype),
+       onnx="GatherElements"),
+    Op("embedding", pick.embedding, _embedding_grad, (1,), shape=_taken, onnx="Gather"),
+    Op("scatter_add", scatter.scatter_add, _scatter_add_grad, (1,), dtypes=NUMBERS,
+       shape=lambda x, index, src, axis: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype)))),
+    Op("masked_select", pick.select_marked, _masked_select_grad, (1,), True, shape=_counted,
+       function=pick.masked_select),
+    Op("one_hot", pick.one_hot, dtypes=INDICES,
+       shape=lambda index, classes, dtype="float32": ((*index.shape, classes), as_dtype(dtype))),
+    Op("isin", pick.isin, shape=lambda x, values: (x.shape, BOOL)),
+    Op("cumsum", scan.cumsum, _cumsum_grad, (), shape=_summed, methods=("cumsum",), cast=FLOAT, onnx="CumSum"),
+    Op("argsort", argsort, shape=lambda x, axis=-1, descending=False: (x.shape, INT64), array_api="argsort"),
+):  # fmt: skip
+    register(_op)
