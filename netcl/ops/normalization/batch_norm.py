@@ -5,35 +5,42 @@ Sums run in float32 for half and float32, in double for double. Kernels: batch_n
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 
 from netcl.core import versions
 from netcl.core.backend import cpu
-from netcl.core.dtypes import DType, compute_dtype
+from netcl.core.dtypes import DType
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.tensor import Tensor, same_queue
+from netcl.core.tensor import Tensor
 from netcl.kernels.plans import remember
-from netcl.ops.normalization import channels
+from netcl.ops.normalization import channels, host
 from netcl.ops.normalization.problem import (
     Needs,
     Optional,
+    check_affine,
     check_float,
     check_parameter,
     check_same,
     layouts,
+    sizes_of,
 )
 
 ACTIVATIONS = (None, "relu")
+Operands = tuple[Tensor, Tensor, Tensor, Tensor, Optional, Optional]  # g, x, mean, rstd, weight, bias
 
 
 def batch_norm(
-    x: Tensor, weight: Optional = None, bias: Optional = None, running_mean: Optional = None,
-    running_var: Optional = None, *, training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    x: Tensor,
+    weight: Optional = None,
+    bias: Optional = None,
+    running_mean: Optional = None,
+    running_var: Optional = None,
+    *,
+    training: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
     activation: str | None = None,
-) -> tuple[Tensor, Optional, Optional]:  # fmt: skip
+) -> tuple[Tensor, Optional, Optional]:
     """y = act((x - mean) * rstd * weight + bias) per channel (axis 1), rstd = 1 / sqrt(var + eps).
 
     Training: mean and the biased var of the batch; the running statistics, when given, move in place,
@@ -52,9 +59,17 @@ def batch_norm(
 
 
 def batch_norm_grad(
-    g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Optional = None, bias: Optional = None,
-    needs: Needs = (True, True, True), *, training: bool = True, activation: str | None = None,
-) -> tuple[Optional, Optional, Optional]:  # fmt: skip
+    g: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Optional = None,
+    bias: Optional = None,
+    needs: Needs = (True, True, True),
+    *,
+    training: bool = True,
+    activation: str | None = None,
+) -> tuple[Optional, Optional, Optional]:
     """(dx, dweight, dbias) of `batch_norm`, None where `needs` says so.
 
     With h = (x - mean) rstd, u = g (0 where relu gave 0), n = values per channel: dbias = sum u, dweight = sum u h,
@@ -62,9 +77,10 @@ def batch_norm_grad(
     `bias` is read only with an activation, to find again where it was 0. dweight has weight's dtype, dbias the same.
     """
     needs = tuple(map(bool, needs))
-    key = ("batch_norm_grad", needs, training, activation, *layouts(x.queue, g, x, mean, rstd, weight, bias))
-    plan = remember(x.queue, key, lambda: _plan_backward(g, x, mean, rstd, weight, bias, needs, training, activation))
-    return plan(g, x, mean, rstd, weight, bias)
+    tensors = (g, x, mean, rstd, weight, bias)
+    key = ("batch_norm_grad", needs, training, activation, *layouts(x.queue, *tensors))
+    plan = remember(x.queue, key, lambda: _plan_backward(tensors, needs, training, activation))
+    return plan(*tensors)
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
@@ -77,28 +93,54 @@ def _plan_forward(
     if x.backend == "cl":
         plan = channels.plan_train if training else channels.plan_apply
         return plan(x, weight, bias, statistics, activation)
-    return partial(_numpy_training if training else _numpy_eval, activation)
+    return (_numpy_train if training else _numpy_apply)(_view(x), activation == "relu")
 
 
-def _plan_backward(
-    g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Optional, bias: Optional, needs: Needs, training: bool,
-    activation: str | None,
-) -> channels.Backward:  # fmt: skip
-    _check_batch("batch_norm_grad", x, weight, bias, activation)
+def _plan_backward(tensors: Operands, needs: Needs, training: bool, activation: str | None) -> channels.Backward:
+    g, x, mean, rstd, weight, bias = tensors
+    _check_batch("batch_norm_grad", activation, weight, bias, x, g, mean, rstd)
     check_same("batch_norm_grad", "g", g, x)
     for name, t in (("mean", mean), ("rstd", rstd)):
         check_parameter("batch_norm_grad", name, t, x.shape[1:2])
-    same_queue("batch_norm_grad", g, x, mean, rstd, *[p for p in (weight, bias) if p is not None])
     if not any(needs):
         return lambda *_: (None, None, None)
     if x.backend == "cl":
         return channels.plan_backward(g, x, weight, bias, needs, training, activation)
+    return host.plan_backward(_view(x), needs, relu=activation == "relu", fixed=not training)
 
-    def run(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Optional, bias: Optional) -> Any:
-        given = (weight is not None, bias is not None)
-        tensors = [t for t in (g, x, mean, rstd, weight, bias) if t is not None]
-        found = cpu.compute(_numpy_batch_grad, *tensors, given=given, training=training, relu=activation == "relu")
-        return tuple(t if need else None for t, need in zip(found, needs))
+
+def _view(x: Tensor) -> host.View:
+    n, c, span = sizes_of(x)
+    return host.View((n, c, span), (0, 2), (1, c, 1), (c,))
+
+
+def _numpy_train(view: host.View, relu: bool) -> channels.Forward:
+    batch = host.plan_forward(view, relu=relu)
+
+    def run(
+        x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], momentum: float, eps: float
+    ) -> tuple[Tensor, Optional, Optional]:
+        y, mean, rstd, var = batch(x, weight, bias, eps)
+        if statistics:
+            cpu.update(_moved, statistics, mean, var, momentum=float(momentum))
+        return y, mean, rstd
+
+    return run
+
+
+def _moved(mean: np.ndarray, var: np.ndarray, *batch: np.ndarray, momentum: float) -> tuple[np.ndarray, ...]:
+    """The running statistics with `momentum` of the batch's."""
+    m = mean.dtype.type(momentum)
+    return tuple(old * (1 - m) + new * m for old, new in zip((mean, var), batch))
+
+
+def _numpy_apply(view: host.View, relu: bool) -> channels.Forward:
+    def run(
+        x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], _: float, eps: float
+    ) -> tuple[Tensor, Optional, Optional]:
+        given, tensors = (weight is not None, bias is not None), [t for t in (x, weight, bias) if t is not None]
+        y = cpu.compute(host.apply, *tensors, *statistics, view=view, given=given, eps=float(eps), relu=relu)
+        return y, None, None
 
     return run
 
@@ -106,14 +148,13 @@ def _plan_backward(
 def _check_forward(
     x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], training: bool, activation: str | None
 ) -> None:
-    compute = _check_batch("batch_norm", x, weight, bias, activation)
+    compute = _check_batch("batch_norm", activation, weight, bias, x, *statistics)
     if len(statistics) == 1 or (not training and not statistics):
         raise ShapeError(f"batch_norm: expected running_mean and running_var, got {len(statistics)} of the two.")
     for t in statistics:
         check_parameter("batch_norm", "running statistics", t, x.shape[1:2])
         if t.dtype != compute:
             raise DTypeError(f"batch_norm: expected {compute} running statistics for {x.dtype}, got {t.dtype}.")
-    same_queue("batch_norm", x, *statistics, *[p for p in (weight, bias) if p is not None])
     if training and x.size <= x.shape[1]:
         raise ShapeError(
             f"batch_norm: expected more than one value per channel in training, got shape {x.shape}; "
@@ -121,105 +162,13 @@ def _check_forward(
         )
 
 
-def _check_batch(where: str, x: Tensor, weight: Optional, bias: Optional, activation: str | None) -> DType:
+def _check_batch(
+    where: str, activation: str | None, weight: Optional, bias: Optional, x: Tensor, *others: Tensor
+) -> DType:
     compute = check_float(where, x)
     if x.ndim < 2:
         raise ShapeError(f"{where}: expected (N, C, ...), got shape {x.shape}.")
-    check_parameter(where, "weight", weight, x.shape[1:2])
-    check_parameter(where, "bias", bias, x.shape[1:2])
+    check_affine(where, x.shape[1:2], weight, bias, x, *others)
     if activation not in ACTIVATIONS:
         raise ValueError(f"{where}: expected an activation of {ACTIVATIONS}, got {activation!r}.")
     return compute
-
-
-# -- batch norm on NumPy -----------------------------------------------------------------------------------------------
-
-
-def per_channel(a: np.ndarray, ndim: int, dtype: DType) -> np.ndarray:
-    """`a` (C,) shaped to broadcast over (N, C, ...)."""
-    return a.astype(dtype, copy=False).reshape((1, -1) + (1,) * (ndim - 2))
-
-
-def _numpy_training(
-    activation: str | None, x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], momentum: float,
-    eps: float,
-) -> tuple[Tensor, Optional, Optional]:  # fmt: skip
-    tensors, attrs = _numpy_operands(activation, x, weight, bias, eps)
-    y, mean, rstd, var = cpu.compute(_numpy_train, *tensors, **attrs)
-    if statistics:
-        cpu.update(_numpy_running, statistics, mean, var, momentum=float(momentum))
-    return y, mean, rstd
-
-
-def _numpy_eval(
-    activation: str | None, x: Tensor, weight: Optional, bias: Optional, statistics: list[Tensor], _: float, eps: float
-) -> tuple[Tensor, Optional, Optional]:
-    tensors, attrs = _numpy_operands(activation, x, weight, bias, eps)
-    return cpu.compute(_numpy_apply, *tensors, *statistics, **attrs), None, None
-
-
-def _numpy_operands(
-    activation: str | None, x: Tensor, weight: Optional, bias: Optional, eps: float
-) -> tuple[list[Tensor], dict[str, Any]]:
-    given = (weight is not None, bias is not None)
-    attrs = {"given": given, "eps": float(eps), "relu": activation == "relu"}
-    return [t for t in (x, weight, bias) if t is not None], attrs
-
-
-def scale_and_shift(h: np.ndarray, parameters: list[np.ndarray], given: tuple[bool, bool], relu: bool) -> np.ndarray:
-    """h * weight + bias per channel, those that are `given`, then relu."""
-    parameters = list(parameters)
-    if given[0]:
-        h = h * per_channel(parameters.pop(0), h.ndim, h.dtype)
-    if given[1]:
-        h = h + per_channel(parameters.pop(0), h.ndim, h.dtype)
-    return np.where(h < 0, 0, h) if relu else h
-
-
-def _numpy_train(x: np.ndarray, *affine: np.ndarray, given: Any, eps: float, relu: bool) -> tuple[np.ndarray, ...]:
-    compute = compute_dtype(x.dtype)
-    axes = (0, *range(2, x.ndim))
-    v = x.astype(compute, copy=False)
-    n = compute.type(x.size // x.shape[1])
-    mean = v.sum(axis=axes) / n
-    v = v - per_channel(mean, x.ndim, compute)
-    squares = (v * v).sum(axis=axes)
-    rstd = 1 / np.sqrt(squares / n + compute.type(eps))
-    y = scale_and_shift(v * per_channel(rstd, x.ndim, compute), list(affine), given, relu)
-    return y.astype(x.dtype, copy=False), mean, rstd, squares / (n - 1)
-
-
-def _numpy_running(
-    old_mean: np.ndarray, old_var: np.ndarray, mean: np.ndarray, var: np.ndarray, momentum: float
-) -> tuple[np.ndarray, np.ndarray]:
-    m = old_mean.dtype.type(momentum)
-    return old_mean * (1 - m) + mean * m, old_var * (1 - m) + var * m
-
-
-def _numpy_apply(x: np.ndarray, *rest: np.ndarray, given: Any, eps: float, relu: bool) -> np.ndarray:
-    compute = compute_dtype(x.dtype)
-    *affine, mean, var = rest
-    rstd = per_channel(1 / np.sqrt(var + compute.type(eps)), x.ndim, compute)
-    h = (x.astype(compute, copy=False) - per_channel(mean, x.ndim, compute)) * rstd
-    return scale_and_shift(h, affine, given, relu).astype(x.dtype, copy=False)
-
-
-def _numpy_batch_grad(
-    g: np.ndarray, x: np.ndarray, mean: np.ndarray, rstd: np.ndarray, *affine: np.ndarray, given: Any, training: bool,
-    relu: bool,
-) -> tuple[np.ndarray, ...]:  # fmt: skip
-    compute, ndim = compute_dtype(x.dtype), x.ndim
-    axes = (0, *range(2, ndim))
-    k = per_channel(rstd, ndim, compute)
-    h = (x.astype(compute, copy=False) - per_channel(mean, ndim, compute)) * k
-    u = g.astype(compute, copy=False)
-    if relu:
-        v = scale_and_shift(h, list(affine), given, False)
-        u = np.where(v > 0, u, np.where(v <= 0, 0, v)).astype(compute, copy=False)
-    db, dw = u.sum(axis=axes), (u * h).sum(axis=axes)
-    stored = affine[0].dtype if given[0] else compute
-    if training:
-        n = compute.type(x.size // max(x.shape[1], 1))
-        u = u - per_channel(db / n, ndim, compute) - h * per_channel(dw / n, ndim, compute)
-    k = k * per_channel(affine[0], ndim, compute) if given[0] else k
-    return (u * k).astype(x.dtype), dw.astype(stored), db.astype(stored)

@@ -6,26 +6,25 @@ everything else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from netcl.core import layout
-from netcl.core.backend import cpu
-from netcl.core.dtypes import compute_dtype
 from netcl.core.errors import ShapeError
-from netcl.core.tensor import Tensor, same_queue
+from netcl.core.tensor import Tensor
 from netcl.kernels.plans import remember
-from netcl.ops.normalization import rows
+from netcl.ops.normalization import host, rows
 from netcl.ops.normalization.problem import (
     Needs,
     Optional,
     Rows,
+    check_affine,
     check_float,
-    check_parameter,
     check_same,
     layouts,
 )
+
+Forward = Callable[..., tuple[Tensor, ...]]  # of x, weight, bias and eps
 
 
 def layer_norm(
@@ -38,8 +37,7 @@ def layer_norm(
     Raises: ShapeError when `axes` are not the last ones or weight, bias do not fit; DTypeError for integers.
     Source: Ba et al. 2016, arXiv:1607.06450.
     """
-    y, mean, rstd = _forward("layer_norm", x, weight, bias, axes, eps, False)
-    return y, mean, rstd
+    return _forward("layer_norm", x, weight, bias, axes, eps, False)
 
 
 def rms_norm(x: Tensor, weight: Optional = None, axes: Any = -1, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
@@ -92,25 +90,18 @@ def _forward(
     axes = tuple(axes) if isinstance(axes, list) else axes
     key = (where, axes, *layouts(x.queue, x, weight, bias))
     plan = remember(x.queue, key, lambda: _plan_forward(where, x, weight, bias, axes, rms))
-    return plan(x, weight, bias, eps)
+    y, mean, rstd, *_ = plan(x, weight, bias, eps)
+    return y, mean, rstd
 
 
-def _plan_forward(where: str, x: Tensor, weight: Optional, bias: Optional, axes: Any, rms: bool) -> rows.Forward:
+def _plan_forward(where: str, x: Tensor, weight: Optional, bias: Optional, axes: Any, rms: bool) -> Forward:
     check_float(where, x)
     first = _first_axis(where, x, axes)
-    check_parameter(where, "weight", weight, x.shape[first:])
-    check_parameter(where, "bias", bias, x.shape[first:])
-    same_queue(where, x, *[p for p in (weight, bias) if p is not None])
+    check_affine(where, x.shape[first:], weight, bias, x)
     if x.backend == "cl":
         r = Rows(layout.size_of(x.shape[:first]), layout.size_of(x.shape[first:]))
         return rows.plan_forward(x, weight, bias, x.shape[:first], r, rms)
-
-    def run(x: Tensor, weight: Optional, bias: Optional, eps: float) -> Any:
-        tensors = [t for t in (x, weight, bias) if t is not None]
-        given = (weight is not None, bias is not None)
-        return cpu.compute(numpy_norm, *tensors, first=first, eps=float(eps), rms=rms, given=given)
-
-    return run
+    return host.plan_forward(_view(x, first), rms=rms)
 
 
 def _backward(
@@ -130,73 +121,15 @@ def _plan_backward(
     first = rstd.ndim
     if x.shape[:first] != rstd.shape or (mean is not None and mean.shape != rstd.shape):
         raise ShapeError(f"{where}: expected mean and rstd for the leading axes of {x.shape}, got {rstd.shape}.")
-    check_parameter(where, "weight", weight, x.shape[first:])
-    same_queue(where, g, x, rstd, *[t for t in (mean, weight) if t is not None])
+    check_affine(where, x.shape[first:], weight, None, g, x, rstd, mean)
     if not any(needs):
         return lambda *_: (None, None, None)
     if x.backend == "cl":
         r = Rows(rstd.size, layout.size_of(x.shape[first:]))
         return rows.plan_backward(g, x, mean, weight, r, needs, x.shape[first:])
-
-    def run(g: Tensor, x: Tensor, mean: Optional, rstd: Tensor, weight: Optional) -> Any:
-        tensors = [t for t in (g, x, rstd, mean, weight) if t is not None]
-        weighted = weight is not None
-        found = cpu.compute(numpy_norm_grad, *tensors, rms=mean is None, weighted=weighted, needs=needs)
-        results = list(found if isinstance(found, tuple) else (found,))
-        return tuple(results.pop(0) if need else None for need in needs)
-
-    return run
+    return host.plan_backward(_view(x, first), needs)
 
 
-# -- NumPy -------------------------------------------------------------------------------------------------------------
-
-
-def numpy_norm(
-    x: np.ndarray, *affine: np.ndarray, first: int, eps: float, rms: bool, given: tuple[bool, bool]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The forward pass with NumPy: y, mean (rms: a copy of rstd), rstd."""
-    compute = compute_dtype(x.dtype)
-    axes = tuple(range(first, x.ndim))
-    v = x.astype(compute, copy=False)
-    if not rms:
-        mean = v.sum(axis=axes, keepdims=True) / compute.type(max(layout.size_of(x.shape[first:]), 1))
-        v = v - mean
-    rest = max(layout.size_of(x.shape[first:]), 1)
-    rstd = 1 / np.sqrt((v * v).sum(axis=axes, keepdims=True) / compute.type(rest) + compute.type(eps))
-    y = v * rstd
-    parameters = list(affine)
-    if given[0]:
-        y = y * parameters.pop(0).astype(compute, copy=False)
-    if given[1]:
-        y = y + parameters.pop(0).astype(compute, copy=False)
-    rstd = rstd.reshape(x.shape[:first])
-    return y.astype(x.dtype), rstd.copy() if rms else mean.reshape(x.shape[:first]), rstd
-
-
-def numpy_norm_grad(
-    g: np.ndarray, x: np.ndarray, rstd: np.ndarray, *rest: np.ndarray, rms: bool, weighted: bool, needs: Needs
-) -> Any:
-    """The backward pass with NumPy: those of dx, dweight, dbias that are needed."""
-    compute, first = compute_dtype(x.dtype), rstd.ndim
-    parameters = list(rest)
-    tail = (1,) * (x.ndim - first)
-    axes, lead = tuple(range(first, x.ndim)), tuple(range(first))
-    u, scale = g.astype(compute, copy=False), rstd.reshape(rstd.shape + tail)
-    h = x.astype(compute, copy=False)
-    h = h * scale if rms else (h - parameters.pop(0).reshape(scale.shape)) * scale
-    weight = parameters.pop(0) if weighted else None
-    stored = compute if weight is None else weight.dtype
-    results = []
-    if needs[1]:
-        dw = (u * h).sum(axis=lead).astype(stored)
-    if needs[2]:
-        db = u.sum(axis=lead).astype(stored)
-    if needs[0]:
-        u = u if weight is None else u * weight.astype(compute, copy=False)
-        n = compute.type(max(layout.size_of(x.shape[first:]), 1))
-        dx = u - h * ((u * h).sum(axis=axes, keepdims=True) / n)
-        dx = dx if rms else dx - u.sum(axis=axes, keepdims=True) / n
-        results.append((dx * scale).astype(x.dtype))
-    results += [dw] if needs[1] else []
-    results += [db] if needs[2] else []
-    return tuple(results)
+def _view(x: Tensor, first: int) -> host.View:
+    own = x.shape[first:]
+    return host.View(x.shape, tuple(range(first, x.ndim)), (1,) * first + own, own)

@@ -9,7 +9,7 @@ from netcl.core.dtypes import FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape, size_of
 from netcl.core.protocols import Queue
-from netcl.core.tensor import Tensor
+from netcl.core.tensor import Tensor, same_queue
 
 Needs = Sequence[bool]
 Optional = Tensor | None
@@ -88,6 +88,13 @@ def check_same(where: str, name: str, g: Tensor, x: Tensor) -> None:
     """Raise unless gradient `g` has the shape of `x`."""
     if g.shape != x.shape:
         raise ShapeError(f"{where}: expected {name} of shape {x.shape} like x, got {g.shape}.")
+
+
+def check_affine(where: str, shape: Shape, weight: Optional, bias: Optional, *others: Optional) -> None:
+    """Raise unless weight and bias are None or float tensors of `shape`, and all tensors on one queue."""
+    check_parameter(where, "weight", weight, shape)
+    check_parameter(where, "bias", bias, shape)
+    same_queue(where, *[t for t in (*others, weight, bias) if t is not None])
 
 
 def check_parameter(where: str, name: str, p: Optional, shape: Shape) -> None:

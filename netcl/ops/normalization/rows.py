@@ -33,7 +33,7 @@ from netcl.ops.normalization.problem import (
 )
 
 Forward = Callable[[Tensor, Optional, Optional, float], Normed]
-Backward = Callable[[Tensor, Tensor, Optional, Tensor, Optional], tuple[Optional, Optional, Optional]]
+Backward = Callable[..., tuple[Optional, Optional, Optional]]  # of g, x, mean, rstd and weight
 Sums = tuple[Launch[ByName], int]  # makes dx, dw_part and db_part; rows of the last two
 
 
