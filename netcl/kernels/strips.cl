@@ -4,8 +4,8 @@
 // other, each once, as a strip of SPANX elements of which all windows of the tile take theirs: SPANY strips from row
 // tile * STEPY + LEADY on, columns from tile * STEPX + LEADX on. Windows have KH x KW taps, DY and DX apart, and lie SY and
 // SX apart, the first one PY and PX before the image.
-//   TURNED 0: a result (t, e) of a window meets at tap (u, v) the element (t SY + u DY, e SX + v DX) of the strips.
-//   TURNED 1: results are pixels, strips hold windows: tap (u, v) of window (r, q) meets pixel (t, e) where
+//   TRANSPOSED 0: a result (t, e) of a window meets at tap (u, v) the element (t SY + u DY, e SX + v DX) of the strips.
+//   TRANSPOSED 1: results are pixels, strips hold windows: tap (u, v) of window (r, q) meets pixel (t, e) where
 //             (r + LEADY) SY = t + PY - u DY, (q + LEADX) SX = e + PX - v DX.
 // All of that is known when the program is built, so nothing of it is left in unrolled loops.
 // E is the compute type, S the storage type, I the type of offsets; VX and VY elements are read and written at once.
@@ -42,7 +42,7 @@ typedef JOIN(u, I) U;   // unsigned division is cheaper
 #define PUT_AS(P, v, p, N) (*(__global WIDE(P, N)*)(p) = (v))
 #define GET_INT(p, N) GET_AS(int, p, N)
 
-#if TURNED
+#if TRANSPOSED
 #define ROW_GAP(t, r) ((t) + PY - ((r) + LEADY) * SY)
 #define COLUMN_GAP(e, v) ((e) + PX - (v) * DX - LEADX * SX)
 #define MEETS(e, v) (COLUMN_GAP(e, v) % SX == 0)
@@ -60,7 +60,7 @@ typedef JOIN(u, I) U;   // unsigned division is cheaper
             if (MEETS(e, v))
 
 // Where tile number `tile` lies: its plane, its first result (i0, j0), and the first element (y0, x0) of its strips.
-#define PLACE(tile)                                                                                            \
+#define TILE_AT(tile)                                                                                            \
     const I line = (U)(tile) / (U)D.across, plane = (U)line / (U)D.down;                                       \
     const int down = (int)(line - plane * D.down), across = (int)((tile) - line * D.across), i0 = down * TH,     \
               j0 = across * TW, y0 = down * STEPY + LEADY, x0 = across * STEPX + LEADX;

@@ -19,16 +19,16 @@ FILL = 1500.0  # cycles until the first step of a tile is there, and after the l
 TRAFFIC = 20.0  # bytes per cycle and compute unit to and from memory
 MOST_SPLITS = 64
 ALONE = 2.5  # a group that has a unit to itself takes as long as so many that share it
-UNMEASURED = 50  # RATE of a row that names none
+UNMEASURED = 50  # RATE of a config that names none
 DEPTH = 4  # least number of steps of k in a split
 
 
 class Tiling(NamedTuple):
-    """A tile (the row of `kernel` in the tuning table) and into how many parts k is divided."""
+    """A tile (the config of `kernel` in the tuning table) and into how many parts k is divided."""
 
     cost: float
     kernel: str
-    row: dict[str, int]
+    config: dict[str, int]
     splits: int
 
 
@@ -48,10 +48,12 @@ def cut(
     before = LAUNCH + extra / (TRAFFIC * units) if extra else 0.0
     found: list[Tiling] = []
     for kernel in kernels:
-        row = tuning.parameters(kernel, profile)
-        tiles = -(-m // row["BM"]) * -(-n // row["BN"]) * count
-        best = min(_splits(tiles, k, row, units, most), key=lambda s: _cost(tiles, s, m * n * count, k, row, units))
-        found.append(Tiling(before + _cost(tiles, best, m * n * count, k, row, units), kernel, row, best))
+        config = tuning.parameters(kernel, profile)
+        tiles = -(-m // config["BM"]) * -(-n // config["BN"]) * count
+        best = min(
+            _splits(tiles, k, config, units, most), key=lambda s: _cost(tiles, s, m * n * count, k, config, units)
+        )
+        found.append(Tiling(before + _cost(tiles, best, m * n * count, k, config, units), kernel, config, best))
     return sorted(found, key=lambda t: t.cost)
 
 
@@ -60,41 +62,43 @@ def cut_together(kernels: Sequence[str], profile: DeviceProfile, sizes: Sequence
     units = max(profile.compute_units, 1)
     found: list[Tiling] = []
     for kernel in kernels:
-        row = tuning.parameters(kernel, profile)
-        groups = [-(-m // row["BM"]) * -(-n // row["BN"]) for m, n, _ in sizes]
-        each = [_tile(k, 1, row) for _, _, k in sizes]
+        config = tuning.parameters(kernel, profile)
+        groups = [-(-m // config["BM"]) * -(-n // config["BN"]) for m, n, _ in sizes]
+        each = [_tile(k, 1, config) for _, _, k in sizes]
         mean = sum(g * e for g, e in zip(groups, each, strict=True)) / sum(groups)
-        work = max(_rounds(sum(groups), row, units) * mean, _rounds(1, row, units) * max(each))
-        found.append(Tiling(work + row.get("START", 0) + FILL, kernel, row, 1))
+        work = max(_rounds(sum(groups), config, units) * mean, _rounds(1, config, units) * max(each))
+        found.append(Tiling(work + config.get("START", 0) + FILL, kernel, config, 1))
     return min(found, key=lambda t: t.cost)
 
 
-def _splits(tiles: int, k: int, row: dict[str, int], units: int, limit: int) -> list[int]:
-    most = min(limit, k // (DEPTH * _step(row)), -(-2 * units // tiles))
+def _splits(tiles: int, k: int, config: dict[str, int], units: int, limit: int) -> list[int]:
+    most = min(limit, k // (DEPTH * _step(config)), -(-2 * units // tiles))
     return [s for s in {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, max(units // tiles, 1)} if s <= max(most, 1)]
 
 
-def _step(row: dict[str, int]) -> int:
+def _step(config: dict[str, int]) -> int:
     """What a group's share of k is a multiple of: the depth of a step, of every slice that the group is cut into."""
-    return row["BK"] * row.get("SL", 1)
+    return config["BK"] * config.get("SL", 1)
 
 
-def _cost(tiles: int, splits: int, size: int, k: int, row: dict[str, int], units: int) -> float:
-    work = _rounds(tiles * splits, row, units) * _tile(k, splits, row) + row.get("START", 0) + FILL
+def _cost(tiles: int, splits: int, size: int, k: int, config: dict[str, int], units: int) -> float:
+    work = _rounds(tiles * splits, config, units) * _tile(k, splits, config) + config.get("START", 0) + FILL
     again = LAUNCH + 4.0 * size * (2 * splits + 1) / (TRAFFIC * units) if splits > 1 else 0.0
     return work + again
 
 
-def _rounds(groups: int, row: dict[str, int], units: int) -> float:
+def _rounds(groups: int, config: dict[str, int], units: int) -> float:
     """Tiles that a unit computes one after the other."""
-    together = row.get("GROUPS", 1)  # groups that share a unit
+    together = config.get("GROUPS", 1)  # groups that share a unit
     rounds = -(-groups // units)
     return max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together
 
 
-def _tile(k: int, splits: int, row: dict[str, int]) -> float:
+def _tile(k: int, splits: int, config: dict[str, int]) -> float:
     """What a tile takes a unit."""
-    return row["BM"] * row["BN"] * depth_of(k, splits, _step(row)) / row.get("RATE", UNMEASURED) + row.get("EACH", 0)
+    return config["BM"] * config["BN"] * depth_of(k, splits, _step(config)) / config.get(
+        "RATE", UNMEASURED
+    ) + config.get("EACH", 0)
 
 
 def depth_of(k: int, splits: int, step: int) -> int:

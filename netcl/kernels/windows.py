@@ -36,21 +36,26 @@ class Axis(NamedTuple):
     span: int
 
 
-def _axis(each: int, k: int, s: int, p: int, d: int, turned: bool) -> Axis:
-    if not turned:
+def _axis(each: int, k: int, s: int, p: int, d: int, transposed: bool) -> Axis:
+    if not transposed:
         return Axis(each, each * s, -p, (each - 1) * s + (k - 1) * d + 1)
     tile, lead = each * s, -(((k - 1) * d - p) // s)
     return Axis(tile, each, lead, (tile - 1 + p) // s - lead + 1)
 
 
 def cut(
-    windows: tuple[Pair, Pair, Pair, Pair], x: Tensor, result: Shape, offset: int, turned: bool = False, rows: int = 0
-) -> Cut | None:  # fmt: skip
+    windows: tuple[Pair, Pair, Pair, Pair],
+    x: Tensor,
+    result: Shape,
+    offset: int,
+    transposed: bool = False,
+    rows: int = 0,
+) -> Cut | None:
     """How to cut a `result` (N, C, H, W) of windows (kernel, stride, padding, dilation) over x; None for large ones.
 
-    `turned`: x lies where the windows do and the result where the pixels do. `offset` divides the offsets of tensors.
-    A tile has 16 bytes of a row where rows can be read and written so, and half as many rows as windows share (or
-    `rows`).
+    `transposed`: x lies where the windows do and the result where the pixels do. `offset` divides the offsets of
+    tensors. A tile has 16 bytes of a row where rows can be read and written so, and half as many rows as windows
+    share (or `rows`).
     """
     (ky, kx), (sy, sx), (py, px), (dy, dx) = windows
     (high, wide), most = result[2:], min(8, 16 // x.dtype.itemsize)
@@ -61,11 +66,11 @@ def cut(
         return gcd(step, x.shape[3], *x.strides[:3], offset, most) if x.strides[3] == 1 else 1
 
     for each in (8, 4, 2, 1):
-        across = _axis(each, kx, sx, px, dx, turned)
-        if across.tile <= most and vector(across.step) > 1 and (turned or wide % each == 0):
+        across = _axis(each, kx, sx, px, dx, transposed)
+        if across.tile <= most and vector(across.step) > 1 and (transposed or wide % each == 0):
             break
-    shared = -(-ky // sy) if turned else ky
-    down = _axis(min(rows or (shared + 1) // 2, high), ky, sy, py, dy, turned)
+    shared = -(-ky // sy) if transposed else ky
+    down = _axis(min(rows or (shared + 1) // 2, high), ky, sy, py, dy, transposed)
     if across.tile * down.tile > AREA:
         return None
     rows, columns = -(-high // down.tile), -(-wide // across.tile)
@@ -74,7 +79,7 @@ def cut(
     defines = {
         "S": C_NAME[x.dtype], "E": C_NAME[compute_dtype(x.dtype)],
         "I": "long" if max(reach, size_of(result) + GROUP) >= 1 << 31 else "int",
-        "KH": ky, "KW": kx, "SY": sy, "SX": sx, "PY": py, "PX": px, "DY": dy, "DX": dx, "TURNED": int(turned),
+        "KH": ky, "KW": kx, "SY": sy, "SX": sx, "PY": py, "PX": px, "DY": dy, "DX": dx, "TRANSPOSED": int(transposed),
         "TH": down.tile, "STEPY": down.step, "LEADY": down.lead, "SPANY": down.span,
         "TW": across.tile, "STEPX": across.step, "LEADX": across.lead, "SPANX": across.span,
         "VX": vector(across.step), "VY": gcd(across.tile, wide, offset, most),

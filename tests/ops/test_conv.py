@@ -228,10 +228,10 @@ def test_views(queue):
         ref.forward(x[:, 6:1:-1, 10::-2, ::-1], w),
         terms=45,
     )
-    turned = Tensor.from_host(queue, np.ascontiguousarray(w.transpose(3, 2, 1, 0))).permute(3, 2, 1, 0)
+    transposed = Tensor.from_host(queue, np.ascontiguousarray(w.transpose(3, 2, 1, 0))).permute(3, 2, 1, 0)
     g = values(ref.y_shape, seed=2)
     view = Tensor.from_host(queue, np.ascontiguousarray(g.swapaxes(0, 3))).transpose(0, 3)
-    close(conv2d_input_grad(view, turned, ref.x_shape, padding=1), ref.input_grad(g, w), terms=36)
+    close(conv2d_input_grad(view, transposed, ref.x_shape, padding=1), ref.input_grad(g, w), terms=36)
     close(conv2d_weight_grad(view, sliced, ref.w_shape, padding=1), ref.weight_grad(g, expected), terms=180)
     one = Tensor.from_host(queue, x[:1, :5, :6]).expand(3, 5, 6, 10)
     close(conv2d(one, weights, padding=1), ref.forward(np.broadcast_to(x[:1, :5, :6], (3, 5, 6, 10)), w), terms=45)

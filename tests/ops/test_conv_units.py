@@ -105,14 +105,14 @@ def test_small_images_and_single_taps_become_columns(cl_queue, x_shape, w_shape,
     ("groups", "rows", "channels", "window", "taps"),
     [(1, 3, 5, 9, range(9)), (2, 2, 70, 9, (8, 6, 2, 0)), (1, 2, 66, 1, (0,)), (1, 1, 3, 130, range(129, -1, -1))],
 )
-@pytest.mark.parametrize("turned", [False, True])
-def test_packed_weights_have_channels_along_memory(cl_queue, parts, groups, rows, channels, window, taps, turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_packed_weights_have_channels_along_memory(cl_queue, parts, groups, rows, channels, window, taps, transposed):
     """Also the other way round, as input gradients read them, and with some taps in another order."""
-    shape = (groups, channels, rows, window) if turned else (groups, rows, channels, window)
+    shape = (groups, channels, rows, window) if transposed else (groups, rows, channels, window)
     w = np.random.default_rng(window).standard_normal(shape).astype("f4")
     steps = (
         (rows * channels * window, window, rows * window)
-        if turned
+        if transposed
         else (rows * channels * window, channels * window, window)
     )
     slots = -(-channels // 32) * 32
@@ -120,7 +120,7 @@ def test_packed_weights_have_channels_along_memory(cl_queue, parts, groups, rows
     got = np.empty((2 if parts == 3 else 1, groups, rows, len(taps), slots), "f4")
     read(cl_queue, got, pack(Tensor.from_host(cl_queue, w)).buffer)
     expected = np.zeros(got.shape[1:], "f4")
-    expected[..., :channels] = (w.swapaxes(1, 2) if turned else w)[..., list(taps)].swapaxes(2, 3)
+    expected[..., :channels] = (w.swapaxes(1, 2) if transposed else w)[..., list(taps)].swapaxes(2, 3)
     np.testing.assert_array_equal(got[0], tf32(expected))
     if parts == 3:
         np.testing.assert_array_equal(got[1], tf32(expected - tf32(expected)))

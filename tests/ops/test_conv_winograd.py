@@ -49,7 +49,7 @@ def queue(gpu):
 
 @pytest.fixture
 def chunk(monkeypatch):
-    """A setter of the bytes between the launches of a turn."""
+    """A setter of the bytes between the launches of a chunk."""
     known = tuning.parameters
 
     def limit(size):
@@ -105,15 +105,15 @@ def test_groups(queue):
 
 
 @pytest.mark.parametrize("size", [1, 36 * 36 * 4 * 20, 1 << 20])
-def test_turns(queue, chunk, size):
+def test_chunks(queue, chunk, size):
     """Turns of eight tiles, of unequal length, and one."""
     chunk(size)
     check(queue, (3, 16, 9, 14), (20, 16, 3, 3))
 
 
 @pytest.mark.parametrize("value", [1e8, np.inf])
-def test_tiles_computed_directly_in_turns(queue, chunk, value):
-    """A large value in each image, tiles of which share turns."""
+def test_tiles_computed_directly_in_chunks(queue, chunk, value):
+    """A large value in each image, tiles of which share chunks."""
     chunk(36 * 36 * 4 * 20)
     x, w = values((3, 16, 9, 14)), values((20, 16, 3, 3), seed=1)
     ref = Reference(x.shape, w.shape, padding=1)
@@ -158,7 +158,7 @@ def test_bias_and_activation(queue, activation, dtype):
 
 
 def test_views(queue):
-    """A turned window that NaN surrounds, weights and a gradient that lie turned, and a repeated image."""
+    """A transposed window that NaN surrounds, weights and a gradient that lie transposed, and a repeated image."""
     big = np.full((3, 30, 14, 29), np.nan, "f4")
     big[:2, 3:23, 2:13, 5:26] = values((2, 20, 11, 21))
     window = np.s_[1::-1, 3:23, 12:1:-1, 5:26]
@@ -224,7 +224,7 @@ def test_which_convolutions_come_this_way(cl_queue):
         ((1, 256, 14, 14), (256, 256, 3, 3), 1, (1, 1, 0), (1, 1, 0)),
         ((32, 256, 14, 14), (256, 256, 3, 3), 2, (0, 0, 0), (0, 0, 0)),
         ((32, 256, 14, 14), (256, 256, 1, 1), 1, (0, 0, 0), (0, 0, 0)),
-        ((32, 4096, 14, 14), (4096, 4096, 3, 3), 1, (0, 0, 0), (0, 0, 0)),  # filters larger than a turn
+        ((32, 4096, 14, 14), (4096, 4096, 3, 3), 1, (0, 0, 0), (0, 0, 0)),  # filters larger than a chunk
     ]
 
     def chosen(g, dtype="float32"):

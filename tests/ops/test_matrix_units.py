@@ -214,7 +214,7 @@ def test_operands_are_packed_only_where_they_must_be(narrow):
 @pytest.mark.parametrize(("m", "n", "k", "splits"), [(256, 128, 104, 2), (64, 304, 64, 1), (8192, 64, 512, 1)])
 def test_the_profiler_counts_their_operations(m, n, k, splits):
     p = product(m, n, k, FLOAT16)
-    form, row = wgmma.arrange(p, 1), cut(("wgmma_half",), H200, m, n, k, 1)[0].row
+    form, row = wgmma.arrange(p, 1), cut(("wgmma_half",), H200, m, n, k, 1)[0].config
     slices = -(-k // row["BK"])
     job = wgmma._job(p, form, form.x, form.y, row, (slices, -(-slices // splits), splits), 0)
     text = wgmma.source(p, form, form.x, form.y, row, splits > 1)
@@ -286,7 +286,7 @@ def test_programs_name_the_type_of_their_operands(narrow, turned):
     letters, name = {FLOAT16: "f16", BFLOAT16: "bf16"}[narrow], {FLOAT16: "HALF", BFLOAT16: "BFLOAT"}[narrow]
     p = Product(512, 384, 256, (1, 512) if turned else (256, 1), (1, 256) if turned else (384, 1), 384, (), narrow)
     form, tiling = wgmma.arrange(p, 1), wgmma.tiling(p, H200, "high")
-    text = wgmma.source(p, form, form.x, form.y, tiling.row, False)
+    text = wgmma.source(p, form, form.x, form.y, tiling.config, False)
     assert f".f32.{letters}.{letters} " in text and f"#define S {C_NAME[narrow]}\n" in text
     other = mma._source(p, mma.tiling(p, H200, "high"), False)
     assert f'#define KIND "{letters}"\n' in other

@@ -67,13 +67,13 @@ def _by_winograd(g: Geometry, dtype: DType, queue: Queue, run: Run, against: str
 
 def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Run:
     """A function (y, x, w, bias) that launches a forward convolution."""
-    row, m, q = sizes(profile_of(queue), dtype), g.o // g.groups, g.pixels
-    rows = -(-m // row["MC"])
-    mc = -(-m // (rows * row["MR"])) * row["MR"]
+    config, m, q = sizes(profile_of(queue), dtype), g.o // g.groups, g.pixels
+    rows = -(-m // config["MC"])
+    mc = -(-m // (rows * config["MR"])) * config["MR"]
     block = 64  # columns copied at once
     wanted = max(1, ITEMS_PER_UNIT * profile_of(queue).compute_units // (rows * g.groups))
     nc = min(max(256, CHUNK // mc // block * block), -(-q // (wanted * block)) * block)
-    kstep = _kstep(row["KC"], g.kh * g.kw)
+    kstep = _kstep(config["KC"], g.kh * g.kw)
     made = _program(queue, "conv", dtype, bias or activation is not None)
     dims = lanes_fields(made, g, xs, ys, mc=mc, nc=nc, kstep=kstep, act=ACTS[activation], has_bias=bias)
     launch = made.bind((-(-m // mc), -(-q // nc), g.groups), (1, 1, 1), D=dims)
@@ -129,17 +129,17 @@ def _sum(queue: Queue, form: Geometry, splits: int, dtype: DType) -> Launch:
 
 def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> tuple[Launch, int]:
     """The launch of the products of a weight gradient, which returns their parts, and how many these are."""
-    row, q = sizes(profile_of(queue), dtype), form.pixels
+    config, q = sizes(profile_of(queue), dtype), form.pixels
     window, per = form.kh * form.kw, form.c // form.groups
-    channels = row["MC"] // window  # per block
-    mc = -(-per // -(-per // channels)) * window if channels else row["MC"]
+    channels = config["MC"] // window  # per block
+    mc = -(-per // -(-per // channels)) * window if channels else config["MC"]
     blocks = -(-form.taps // mc)
     wanted = -(-ITEMS_PER_UNIT * profile_of(queue).compute_units // (blocks * form.groups))
-    nc = -(-q // (min(wanted, -(-q // row["KC"])) * 8)) * 8
+    nc = -(-q // (min(wanted, -(-q // config["KC"])) * 8)) * 8
     splits = -(-q // nc)
     made = _program(queue, "conv_weights", dtype)
     part = {"part": ((splits, form.o * form.taps), compute_dtype(dtype))}
-    dims = lanes_fields(made, form, xs, gs, mc=mc, nc=nc, kstep=row["KC"])
+    dims = lanes_fields(made, form, xs, gs, mc=mc, nc=nc, kstep=config["KC"])
     return made.bind((blocks, splits, form.groups), (1, 1, 1), part, D=dims), splits
 
 

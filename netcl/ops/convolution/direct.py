@@ -1,4 +1,4 @@
-"""Convolutions of filters with few taps on GPUs, as first layers have them (conv_few.cl): direct sums out of registers.
+"""Convolutions of filters with few taps on GPUs, as first layers have them (direct.cl): direct sums out of registers.
 
 Tiles of a product of such depth are hardly filled when they have to be stored, and columns write and read many times
 the image. Here every work-item reads the pixels below a filter once for many output channels.
@@ -30,13 +30,13 @@ def suits(g: Geometry, dtype: DType) -> bool:
 def plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, wide: bool) -> Launch:
     """The launch of y = activation(conv(x, w) + bias), with contiguous w and bias. `wide`: offsets need 64 bits."""
     profile, element = profile_of(x.queue), C_NAME[compute_dtype(x.dtype)]
-    row = tuning.parameters("conv_few", profile)
+    config = tuning.parameters("conv_direct", profile)
     each = next(n for n in (4, 2, 1) if n * g.taps <= HELD)
     preamble, more = epilogue(bias, activation, element)
-    defines = {"S": C_NAME[x.dtype], "E": element, "I": "long" if wide else "int", "EACH": each, **row, **more}
+    defines = {"S": C_NAME[x.dtype], "E": element, "I": "long" if wide else "int", "EACH": each, **config, **more}
     defines |= {"C": g.c, "KH": g.kh, "KW": g.kw}
-    source = sources.load("conv_finish.cl", "conv_few.cl", preamble=preamble, **defines)
-    made = program(x.queue, source, "conv_few", OPTIONS)
+    source = sources.load("conv_finish.cl", "direct.cl", preamble=preamble, **defines)
+    made = program(x.queue, source, "conv_direct", OPTIONS)
     dims = {**g.fields(made.signature.records["D"].names, x.strides, y.strides), "O": g.o}
-    groups = -(-g.pixels // (row["WG"] * each))
-    return made.bind((groups * row["WG"], -(-g.o // row["OUTS"])), (row["WG"], 1), D=dims)
+    groups = -(-g.pixels // (config["WG"] * each))
+    return made.bind((groups * config["WG"], -(-g.o // config["OUTS"])), (config["WG"], 1), D=dims)

@@ -2,7 +2,7 @@
 
 Groups of few channels, depthwise convolutions among them, and filters of few taps are summed out of registers
 (register_tiled.py, direct.py). Where the device has them, warpgroup matrix units take what suits them
-(ops/nvidia/conv.py). Few input channels and much to do go by products over columns (im2col.py), 3x3 filters
+(ops/nvidia/conv.py). Few input channels and much to do go by im2col (im2col.py), 3x3 filters
 between many channels by Winograd's transforms (winograd_gpu.py), and the rest by tiles (implicit_gemm.py).
 """
 
@@ -57,7 +57,7 @@ def forward_routes(
         Route(FIRST, "direct", few) if direct.suits(g, dtype) else cannot("direct", direct.LIMITS),
         _by_tiles([g], lambda: implicit_gemm.cost(g, queue),
                   lambda: _one(implicit_gemm.plan(g, x, y.strides, aligned, bias, activation))),
-        _by_columns(g, dtype, queue, lambda: im2col.cost(g, dtype, queue), lambda: with_images(im2col)),
+        _by_im2col(g, dtype, queue, lambda: im2col.cost(g, dtype, queue), lambda: with_images(im2col)),
         _by_winograd(g, dtype, lambda: winograd_gpu.forward_cost(g, dtype, queue), lambda: with_images(winograd_gpu)),
     ]  # fmt: skip
 
@@ -72,7 +72,7 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
 def input_routes(dx: Tensor, g: Tensor, form: Geometry) -> list[Route]:
     """The ways to the input's gradient."""
     queue, dtype, parts = g.queue, g.dtype, implicit_gemm.input_parts(form)
-    tiles = register_tiled.tiles_of(form, g, dx.shape, g.offset, turned=True)
+    tiles = register_tiled.tiles_of(form, g, dx.shape, g.offset, transposed=True)
 
     def with_images(module: Any) -> Run:
         return lambda dx, g, w: module.input_grad(dx, g, w, form)
@@ -82,7 +82,7 @@ def input_routes(dx: Tensor, g: Tensor, form: Geometry) -> list[Route]:
         _depthwise(tiles, lambda: _one(register_tiled.plan(tiles, dx.shape, g, form, False, None))),
         _by_tiles(parts, lambda: sum(implicit_gemm.cost(part, queue) for part in parts),
                   lambda: partial(residue.input_grad, implicit_gemm.forward, form=form)),
-        _by_columns(form, dtype, queue, lambda: FIRST, lambda: with_images(im2col)),
+        _by_im2col(form, dtype, queue, lambda: FIRST, lambda: with_images(im2col)),
         _by_winograd(form, dtype, lambda: winograd_gpu.forward_cost(winograd_gpu.transposed(form), dtype, queue),
                      lambda: with_images(winograd_gpu)),
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def weight_routes(g: Tensor, x: Tensor, form: Geometry) -> list[Route]:
         _on_units(form, dtype, queue, lambda: units.plan_weight_grad(queue, form, x, g)),
         _depthwise(tiles, lambda: register_tiled.plan_weights(tiles, x, form)),
         _by_tiles([form], lambda: implicit_gemm.weights_cost(form, queue), by_tiles),
-        _by_columns(form, dtype, queue, lambda: FIRST, lambda: with_images(im2col)),
+        _by_im2col(form, dtype, queue, lambda: FIRST, lambda: with_images(im2col)),
         _by_winograd(form, dtype, lambda: winograd_gpu.weights_cost(form, dtype, queue),
                      lambda: with_images(winograd_gpu), winograd.weights_pay(form)),
     ]  # fmt: skip
@@ -146,7 +146,7 @@ def _by_tiles(parts: list[Geometry], cost: Callable[[], float], plan: Callable[[
     return Route(cost(), "implicit_gemm", plan)
 
 
-def _by_columns(
+def _by_im2col(
     g: Geometry, dtype: DType, queue: Queue, cost: Callable[[], float], plan: Callable[[], Run]
 ) -> Route:  # fmt: skip
     """By im2col: columns are written and read, but products are ordinary ones."""

@@ -63,17 +63,17 @@ def plan(
     queue, (m, q, _) = x.queue, _sizes(g)
     preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
     fours = aligned[1] and _in_place(g, x)
-    row = _tiles(PIXELS if fours else ROWS, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
+    config = _tiles(PIXELS if fours else ROWS, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
     more |= {
         "A_VEC": 4 if aligned[2] and g.taps % 4 == 0 else 1, "B_VEC": 4 if fours else 1,
         "Y_VEC": 4 if aligned[0] and _in_fours(strides, g.y_shape) else 1,
-        "CHECKED": int(g.padded or g.taps % row["BK"] > 0),
+        "CHECKED": int(g.padded or g.taps % config["BK"] > 0),
     }  # fmt: skip
     more["PAD"] = 4 if more["A_VEC"] == 1 else 0
-    made = _program(queue, "conv", g, x, strides, row, preamble, more)
-    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
-    tiles = -(-q // row["BN"]) * -(-m // row["BM"])
-    taps = _taps(queue, g, x.strides, 2 * row["BK"])
+    made = _program(queue, "conv", g, x, strides, config, preamble, more)
+    items = config["BM"] // config["RM"] * (config["BN"] // config["RN"])
+    tiles = -(-q // config["BN"]) * -(-m // config["BM"])
+    taps = _taps(queue, g, x.strides, 2 * config["BK"])
     return made.bind((tiles * items, g.groups), (items, 1), taps=taps, D=_fields(made, g, x, strides))
 
 
@@ -94,17 +94,17 @@ def plan_weights(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, 
     `aligned`: whether the first elements of the upstream gradient and of x lie at multiples of four.
     """
     queue, profile, (m, q, k) = x.queue, profile_of(x.queue), _sizes(g)
-    row = _tiles(WEIGHTS_ROWS, x.dtype, profile, m, k, q, g.groups)
-    tiles = -(-k // row["BN"]) * -(-m // row["BM"])
+    config = _tiles(WEIGHTS_ROWS, x.dtype, profile, m, k, q, g.groups)
+    tiles = -(-k // config["BN"]) * -(-m // config["BM"])
     wanted = max(1, min(GROUPS_PER_UNIT * profile.compute_units // (tiles * g.groups), -(-q // LEAST_DEPTH)))
-    depth = -(-q // (wanted * row["BK"])) * row["BK"]
+    depth = -(-q // (wanted * config["BK"])) * config["BK"]
     splits = -(-q // depth)
     more = {
         "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1, "PAD": 4,
         "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded), "PART_VEC": 1 if k % 4 else 4,
     }  # fmt: skip
-    made = _program(queue, "conv_weights", g, x, upstream.strides, row, "", more)
-    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"])
+    made = _program(queue, "conv_weights", g, x, upstream.strides, config, "", more)
+    items = config["BM"] // config["RM"] * (config["BN"] // config["RN"])
     part = {"part": ((splits, size_of(g.w_shape)), compute_dtype(x.dtype))}
     launch = made.bind(
         (tiles * items, splits * g.groups), (items, 1), part, taps=_taps(queue, g, x.strides), groups=g.groups,
@@ -116,9 +116,9 @@ def plan_weights(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, 
 def _tiles(
     kernels: tuple[str, ...], dtype: DType, profile: DeviceProfile, m: int, n: int, k: int, count: int
 ) -> dict[str, int]:  # fmt: skip
-    """The best row of the tuning table, made for floats; its tiles of doubles may be smaller."""
-    row = cut(kernels, profile, m, n, k, count, most=1)[0].row
-    return tuning.shrink("conv2d", row, DOUBLES, profile) if dtype == FLOAT64 else row
+    """The best config of the tuning table, made for floats; its tiles of doubles may be smaller."""
+    config = cut(kernels, profile, m, n, k, count, most=1)[0].config
+    return tuning.shrink("conv2d", config, DOUBLES, profile) if dtype == FLOAT64 else config
 
 
 def _sizes(g: Geometry) -> tuple[int, int, int]:
@@ -142,10 +142,10 @@ def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
 
 
 def _program(
-    queue: Any, name: str, g: Geometry, x: Tensor, strides: Shape, row: dict[str, int], preamble: str,
+    queue: Any, name: str, g: Geometry, x: Tensor, strides: Shape, config: dict[str, int], preamble: str,
     more: dict[str, Any],
 ) -> Program:  # fmt: skip
-    given = {f"USE_{name.upper()}": 1, **row, **more}
+    given = {f"USE_{name.upper()}": 1, **config, **more}
     source = _text(x.dtype, is_wide(g, x, strides), preamble, *sorted(given.items()))
     return program(queue, source, name, OPTIONS)
 

@@ -1,4 +1,7 @@
-"""Convolutions of groups with few channels on GPUs, depthwise ones above all: conv_strips.cl reads rows about once."""
+"""Convolutions of groups with few channels on GPUs, depthwise ones above all, by register_tiled.cl.
+
+Its kernels read rows about once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from netcl.kernels.program import Launch, program
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.product.split_k import add_parts, epilogue
 
-FILES = ("conv_finish.cl", "strips.cl", "conv_strips.cl")
+FILES = ("conv_finish.cl", "strips.cl", "register_tiled.cl")
 OPTIONS = ("-cl-mad-enable",)
 FEW = 4  # channels of a group from which on it is no longer summed here
 GROUPS = 8  # work-groups per compute unit that the pixels of a weight gradient are split for
@@ -29,13 +32,13 @@ def suits(g: Geometry) -> bool:
 
 
 def tiles_of(
-    g: Geometry, x: Tensor, result: Shape, offset: int, turned: bool = False, rows: int = 0
+    g: Geometry, x: Tensor, result: Shape, offset: int, transposed: bool = False, rows: int = 0
 ) -> strips.Cut | None:  # fmt: skip
     """How a result is cut, all tensors but x being contiguous; None where these kernels cannot do it.
 
-    `turned`: the result is the input's gradient and x that of the output.
+    `transposed`: the result is the input's gradient and x that of the output.
     """
-    return strips.cut(_windows(g), x, result, offset, turned, rows) if suits(g) else None
+    return strips.cut(_windows(g), x, result, offset, transposed, rows) if suits(g) else None
 
 
 def plan(tiles: Any, result: Shape, x: Tensor, g: Geometry, bias: bool, activation: str | None) -> Launch:

@@ -11,7 +11,7 @@
 // Work-items are neighbours along the rows of what is large, so all accesses to it are coalesced. Groups have WG items.
 typedef struct { long n, c, h, w; int N, C, H, W, py, px, down, across; } Image;  // steps, sizes, padding, tiles
 typedef struct { int rows, per; } Filters;  // rows of a group of channels, and filters of a row
-typedef struct { int first, length, pitch; } Turn;  // tiles of a launch
+typedef struct { int first, length, pitch; } Chunk;  // tiles of a launch
 static inline int tiles_of(const Image* form) { return form->N * form->down * form->across; }
 
 // Tile q: the first pixel that it reads or writes, and where that lies. From `end` on no row is inside.
@@ -107,7 +107,7 @@ static inline void find_limit(__global int* limit, __local int* counts, __global
     }
 
 static inline void put_patch(__global E* V, __global const S* X, __global int* marks, int limit, int q, int c,
-                             const Turn* part, const Image* form) {
+                             const Chunk* part, const Image* form) {
     TRANSFORMED()
     E r[6][6];
 #pragma unroll
@@ -122,7 +122,7 @@ static inline void put_patch(__global E* V, __global const S* X, __global int* m
 
 // The same of the output's gradient, which has no padding.
 static inline void put_tile(__global E* V, __global const S* X, __global int* marks, int limit, int q, int c,
-                            const Turn* part, const Image* form) {
+                            const Chunk* part, const Image* form) {
     TRANSFORMED()
     E r[4][6];
 #pragma unroll
@@ -136,7 +136,7 @@ static inline void put_tile(__global E* V, __global const S* X, __global int* ma
 }
 
 // Launch: (pitch rounded up to whole groups, channels).
-__kernel void winograd_patches(__global E* V, __global const S* X, __global int* marks, long oX, const Turn part,
+__kernel void winograd_patches(__global E* V, __global const S* X, __global int* marks, long oX, const Chunk part,
                                const Image form) {
     const int q = get_global_id(0);
     if (q < part.pitch) put_patch(V, X + oX, marks, marks[0], q, get_global_id(1), &part, &form);
@@ -144,7 +144,7 @@ __kernel void winograd_patches(__global E* V, __global const S* X, __global int*
 
 // Both operands of a gradient of weights. Launch: (pitch rounded up to whole groups, channels of X and those of G).
 __kernel void winograd_operands(__global E* V, __global E* Z, __global const S* X, __global const S* G,
-                                __global int* marks, long oX, long oG, const Turn part, const Image of_x,
+                                __global int* marks, long oX, long oG, const Chunk part, const Image of_x,
                                 const Image of_g) {
     const int q = get_global_id(0), c = get_global_id(1);
     if (q >= part.pitch) return;
@@ -245,7 +245,7 @@ static inline void put_row(__global S* Y, const E* out, int y, Tile t, const Ima
 // OUT_VEC 4: rows of Y lie at multiples of four elements. Launch: (length rounded up to whole groups, rows of filters).
 __kernel void winograd_outputs(__global S* Y, __global const E* P, __global const S* bias, __global const S* X,
                                __global const S* W, __global const int* marks, long oY, long obias, long oX, long oW,
-                               const Turn part, const Filters D, const Image of_x, const Image of_y) {
+                               const Chunk part, const Filters D, const Image of_x, const Image of_y) {
     const int q = get_global_id(0), o = get_global_id(1), end = part.first + part.length;
     if (q >= part.length) return;
     const int direct = marked(marks, part.first + q) | marks[ROWS(tiles_of(&of_y)) + o];

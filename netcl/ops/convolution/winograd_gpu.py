@@ -5,7 +5,7 @@ and out are written and read between the launches, all float32: 352 (C + O) byte
 for 144 - 36 = 108 C O multiply-adds less. So it pays from a number of channels on that depends on how many
 multiply-adds a device can do in the time of a byte; `_cost` weighs both with the numbers of the tuning table.
 
-Tiles go through in turns of at most CHUNK bytes of what lies between the launches; filters that are larger do not come
+Tiles go through in chunks of at most CHUNK bytes of what lies between the launches; filters that are larger do not come
 this way.
 
 On an H200 with ordinary arithmetic (us, 32 x 64 x 56 x 56 to 64 channels): 120 against 316 forward, 130 against 633 for
@@ -40,7 +40,7 @@ Defines = dict[str, Any]
 Grid = tuple[tuple[int, ...], tuple[int, ...]]  # global and local size
 
 
-class Turn(NamedTuple):
+class Chunk(NamedTuple):
     """Tiles that go through together: the first, how many, and how many a row has room for."""
 
     first: int
@@ -62,14 +62,16 @@ def weights_cost(g: Geometry, dtype: DType, queue: Queue) -> float:
 
 def _cost(g: Geometry, dtype: DType, queue: Queue, product: Product) -> float:
     """Of the products, the memory traffic and the launches."""
-    profile, row = profile_of(queue), tuning.parameters("winograd_gpu", profile_of(queue))
+    profile, config = profile_of(queue), tuning.parameters("winograd_gpu", profile_of(queue))
     images, filters = g.n * (g.c * g.h * g.w + g.o * g.out[0] * g.out[1]), g.o * g.c // g.groups
     between = POINTS * (tile_count(g) * (g.c + g.o) + filters)
-    if POINTS * filters * FLOAT32.itemsize > row["CHUNK"]:
+    if POINTS * filters * FLOAT32.itemsize > config["CHUNK"]:
         return float("inf")
     moved = (images + 9 * filters) * dtype.itemsize + 2 * between * FLOAT32.itemsize
     return (
-        matmul_gpu.tiled(product, profile).cost + LAUNCHES * LAUNCH + moved / (row["TRAFFIC"] * profile.compute_units)
+        matmul_gpu.tiled(product, profile).cost
+        + LAUNCHES * LAUNCH
+        + moved / (config["TRAFFIC"] * profile.compute_units)
     )
 
 
@@ -107,20 +109,20 @@ def _forward_plan(
     )
     patches = _program(queue, "winograd_patches", x.dtype, _vectors(x, g.padding))
     outputs = _program(queue, "winograd_outputs", x.dtype, {"OUT_VEC": _vector(y)} | how | ending, preamble)
-    turns = [
+    chunks = [
         (
-            patches.bind(*_over(queue, turn.pitch, g.c), part=turn._asdict(), form=of_x),
-            _product_plan(queue, _product(g, outs, turn.pitch, per)),
-            outputs.bind(*_over(queue, turn.length, g.o), part=turn._asdict(), D=filters, of_x=of_x, of_y=of_y),
+            patches.bind(*_over(queue, chunk.pitch, g.c), part=chunk._asdict(), form=of_x),
+            _product_plan(queue, _product(g, outs, chunk.pitch, per)),
+            outputs.bind(*_over(queue, chunk.length, g.o), part=chunk._asdict(), D=filters, of_x=of_x, of_y=of_y),
         )
-        for turn in _turns(queue, g)
+        for chunk in _chunks(queue, g)
     ]
     sizes = _between(queue, g)
 
     def run(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
         extra, (v, sums) = w if bias is None else bias, (allocate(queue, size, FLOAT32) for size in sizes)
         u, marks = transform(W=w, X=x)
-        for patch, product, output in turns:
+        for patch, product, output in chunks:
             patch(V=v.buffer, X=x, marks=marks.buffer)
             product(sums, u, v)
             output(Y=y, P=sums.buffer, bias=extra, X=x, W=w, marks=marks.buffer)
@@ -141,12 +143,12 @@ def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Callable[[Tensor, Tens
     images = {"of_x": _image(x, form, form.padding), "of_g": _image(g, form)}
     limits = _program(queue, "winograd_limits", x.dtype).bind(*_groups(queue, 2), {"marks": _marks(form)}, **images)
     operands = _program(queue, "winograd_operands", x.dtype, _vectors(x, form.padding) | {"G_VEC": _vector(g)})
-    turns = [
+    chunks = [
         (
-            operands.bind(*_over(queue, turn.pitch, form.c + form.o), part=turn._asdict(), **images),
-            _product_plan(queue, _product(form, outs, per, turn.pitch, accumulate=turn.first > 0)),
+            operands.bind(*_over(queue, chunk.pitch, form.c + form.o), part=chunk._asdict(), **images),
+            _product_plan(queue, _product(form, outs, per, chunk.pitch, accumulate=chunk.first > 0)),
         )
-        for turn in _turns(queue, form)
+        for chunk in _chunks(queue, form)
     ]
     count = form.o * per
     taps = _program(queue, "winograd_taps", x.dtype).bind(
@@ -157,7 +159,7 @@ def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Callable[[Tensor, Tens
     def run(dw: Tensor, g: Tensor, x: Tensor) -> None:
         sums, v, z = (allocate(queue, size, FLOAT32) for size in sizes)
         marks = limits(X=x, G=g)
-        for operand, product in turns:
+        for operand, product in chunks:
             operand(V=v.buffer, Z=z.buffer, X=x, G=g, marks=marks.buffer)
             product(sums, z, v)
         taps(W=dw, P=sums.buffer, X=x, G=g, marks=marks.buffer)
@@ -181,13 +183,13 @@ def _product_plan(queue: Queue, product: Product) -> ProductRun:
     return matmul_gpu.tiled_plan(queue, product, matmul_gpu.tiled(product, profile_of(queue)))
 
 
-def _turns(queue: Queue, g: Geometry) -> list[Turn]:
-    """The turns, the first of which is the longest."""
+def _chunks(queue: Queue, g: Geometry) -> list[Chunk]:
+    """The chunks, the first of which is the longest."""
     total, each = tile_count(g), POINTS * (g.c + g.o) * FLOAT32.itemsize
     most = max(ALIGNED, tuning.parameters("winograd_gpu", profile_of(queue))["CHUNK"] // each)
     most = _pitch(-(-total // -(-total // most)))
     counts = [(first, min(most, total - first)) for first in range(0, total, most)]
-    return [Turn(first, count, _pitch(count)) for first, count in counts]
+    return [Chunk(first, count, _pitch(count)) for first, count in counts]
 
 
 def _pitch(count: int) -> int:
@@ -195,8 +197,8 @@ def _pitch(count: int) -> int:
 
 
 def _between(queue: Queue, g: Geometry) -> tuple[tuple[int], tuple[int]]:
-    """Shapes of what a turn transforms: of channels in, and of channels out."""
-    pitch = _turns(queue, g)[0].pitch
+    """Shapes of what a chunk transforms: of channels in, and of channels out."""
+    pitch = _chunks(queue, g)[0].pitch
     return (POINTS * g.c * pitch,), (POINTS * g.o * pitch,)
 
 

@@ -79,9 +79,9 @@ def plan_input_grad(dx: Tensor, g: Tensor, form: Geometry) -> Run:
     c, window = form.c // form.groups, form.kh * form.kw
     n_step, c_step, h_step, w_step = dx.strides
     strides = (n_step, c_step, h_step * form.stride[0], w_step * form.stride[1])
-    turned = (form.o // form.groups * c * window, window, c * window)
+    transposed = (form.o // form.groups * c * window, window, c * window)
     whole = len(parts) == min(form.stride[0], form.h) * min(form.stride[1], form.w)
-    run = _forward_plan(g.queue, parts, g, strides, turned, False, None) if parts else None
+    run = _forward_plan(g.queue, parts, g, strides, transposed, False, None) if parts else None
 
     def launch(dx: Tensor, g: Tensor, w: Tensor) -> None:
         if not whole:  # some pixels see no tap
@@ -192,7 +192,7 @@ def plan_weight_grad(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Ru
     split = depth_of(rows, choice.splits, depth) // depth
     splits = -(-slices // split)
     table = images.table(0, slots, 64)
-    table += table[-1:] * (choice.row["BM"] // 64)  # a tile at the border reads more blocks than there are
+    table += table[-1:] * (choice.config["BM"] // 64)  # a tile at the border reads more blocks than there are
     blocks = _upload(queue, np.array(table, np.int32))
     how: dict[str, int | str] = {"SWAP": 0, "PARTIAL": 1, "TABLE_M": 1, "A_ALONG_M": 1, "VEC": 1 - o % 2}
     fields = {
@@ -200,8 +200,8 @@ def plan_weight_grad(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Ru
         "bw": int(g.groups > 1), "blo": pack_g.step, "row_step": o, "c0": m * o, "part_step": g.groups * m * o,
     }  # fmt: skip
     (w, z, pixels, channels), (sw, sz, along, _) = images.pack.packed.lengths, images.pack.packed.strides
-    turned = Operand((w, z, channels, pixels), (sw, sz, 1, along))
-    job, groups = _job(queue, dtype, turned, pack_g.packed, choice, fields, g.groups * splits, parts)
+    transposed = Operand((w, z, channels, pixels), (sw, sz, 1, along))
+    job, groups = _job(queue, dtype, transposed, pack_g.packed, choice, fields, g.groups * splits, parts)
     launch = _program(queue, x.dtype, choice, "conv_wgmma", "", how).bind(
         (groups * ITEMS,), (ITEMS,), {"C": ((splits * g.groups * m * o,), FLOAT32)},
         maps=empty_buffer(queue, groups * MAPS), table=blocks, alpha=1.0, J=job,
@@ -231,10 +231,10 @@ def _program(
     queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]
 ) -> Program:  # fmt: skip
     narrow, partial = dtype in NARROW, "PARTIAL" in more
-    defines: dict[str, int | str] = {k: choice.row[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
+    defines: dict[str, int | str] = {k: choice.config[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {"NAME": name, "S": C_NAME[dtype], "OUT": "float" if partial else C_NAME[dtype], "HAS_BIAS": 0, "VEC": 0}
     defines |= {k: 1 for k, on in (("TF32", not narrow), ("NARROW_OUT", narrow and not partial)) if on}
-    macro = wgmma.product_macro(choice.row["NW"], UNIT_TYPE[C_NAME[dtype]], along_m="A_ALONG_M" in more)
+    macro = wgmma.product_macro(choice.config["NW"], UNIT_TYPE[C_NAME[dtype]], along_m="A_ALONG_M" in more)
     text = macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
     return program(queue, text, name, edit=activate)
 
@@ -243,11 +243,11 @@ def _job(
     queue: Any, dtype: str, a: Operand, b: Operand, choice: Tiling, fields: dict[str, int], count: int, parts: int
 ) -> tuple[dict[str, Any], int]:
     """(the kernel's record, number of work-groups)."""
-    row = choice.row
-    tiles_m, tiles_n = -(-fields["M"] // row["BM"]), -(-fields["N"] // row["BN"])
+    config = choice.config
+    tiles_m, tiles_n = -(-fields["M"] // config["BM"]), -(-fields["N"] // config["BN"])
     fields = fields | {"tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": tiles_m * tiles_n * count}
     groups = min(fields["tiles"], profile_of(queue).compute_units)
-    return wgmma.record(dtype, a, b, row, fields, 2 if parts == 3 else 1), groups
+    return wgmma.record(dtype, a, b, config, fields, 2 if parts == 3 else 1), groups
 
 
 def _upload(queue: Any, table: np.ndarray) -> Any:

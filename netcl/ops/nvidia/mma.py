@@ -40,11 +40,11 @@ def aligned(p: Product, each: int) -> bool:
 
 def plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     """What computes `p`."""
-    row = tiling.row
-    depth = depth_of(p.k, tiling.splits, row["BK"])
+    config = tiling.config
+    depth = depth_of(p.k, tiling.splits, config["BK"])
     splits = -(-p.k // depth)
     total = sum_parts(queue, p, splits) if splits > 1 else None
-    tiles_m, tiles_n, items = -(-p.m // row["BM"]), -(-p.n // row["BN"]), row["WM"] * row["WN"] * 32
+    tiles_m, tiles_n, items = -(-p.m // config["BM"]), -(-p.n // config["BN"]), config["WM"] * config["WN"] * 32
     size = p.m * p.n * p.count
     job = p.fields if total is None else p.partial_fields
     job |= {"split": depth, "tiles_m": tiles_m, "tiles_n": tiles_n, "parts": splits, "part_step": size}
@@ -67,9 +67,9 @@ def plan(queue: Any, p: Product, tiling: Tiling) -> Run:
 def _source(p: Product, tiling: Tiling, partial: bool) -> str:
     storage, narrow, floats = C_NAME[p.dtype], p.dtype in NARROW, partial or p.wide
     names = ("BM", "BN", "BK", "WM", "WN", "ST")
-    defines: dict[str, int | str] = {name: tiling.row[name] for name in names}
+    defines: dict[str, int | str] = {name: tiling.config[name] for name in names}
     defines |= {
-        "S": storage, "OUT": "float" if floats else storage, "PARTS": tiling.row["PARTS"], "HAS_BIAS": 0,
+        "S": storage, "OUT": "float" if floats else storage, "PARTS": tiling.config["PARTS"], "HAS_BIAS": 0,
         "KIND": f'"{UNIT_TYPE[storage]}"', "ALIGNED": int(aligned(p, 16 // p.dtype.itemsize)),
         "VEC": int((partial and p.n % 2 == 0) or pairs(p)),
     }  # fmt: skip

@@ -91,20 +91,20 @@ def arrange(p: Product, parts: int, raw: bool = False) -> Form:
 
 def plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     """What computes `p`."""
-    row, dtype = tiling.row, C_NAME[p.dtype]
-    form = arrange(p, row["PARTS"], "RAW" in row)
-    split = depth_of(p.k, tiling.splits, row["BK"]) // row["BK"]
-    slices = -(-p.k // row["BK"])
+    config, dtype = tiling.config, C_NAME[p.dtype]
+    form = arrange(p, config["PARTS"], "RAW" in config)
+    split = depth_of(p.k, tiling.splits, config["BK"]) // config["BK"]
+    slices = -(-p.k // config["BK"])
     splits = -(-slices // split)
     pack_x = _packing(queue, form.x, dtype, 1, False) if form.pack_x else None
     pack_y = _packing(queue, form.y, dtype, form.parts, dtype == "float" and form.parts == 1) if form.pack_y else None
     x, y = (form.x if pack_x is None else pack_x.packed), (form.y if pack_y is None else pack_y.packed)
     total = sum_parts(queue, p, splits) if splits > 1 else None
-    job = _job(p, form, x, y, row, (slices, split, splits), 0 if pack_y is None else pack_y.step)
-    tiles = -(-x.lengths[2] // row["BM"]) * -(-y.lengths[2] // row["BN"]) * p.count * splits
+    job = _job(p, form, x, y, config, (slices, split, splits), 0 if pack_y is None else pack_y.step)
+    tiles = -(-x.lengths[2] // config["BM"]) * -(-y.lengths[2] // config["BN"]) * p.count * splits
     groups, size = min(tiles, profile_of(queue).compute_units), p.m * p.n * p.count
     maps = empty_buffer(queue, groups * MAPS)
-    launch = program(queue, source(p, form, x, y, row, splits > 1), "gemm_wgmma", edit=activate).bind(
+    launch = program(queue, source(p, form, x, y, config, splits > 1), "gemm_wgmma", edit=activate).bind(
         (groups * ITEMS,), (ITEMS,), maps=maps, table=maps, J=job
     )
 
@@ -133,14 +133,14 @@ def _packing(queue: Any, operand: Operand, dtype: str, parts: int, rounded: bool
     return packing(queue, packed, operand.strides, dtype, parts, rounded, start=operand.start)
 
 
-def source(p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], partial: bool) -> str:
+def source(p: Product, form: Form, x: Operand, y: Operand, config: dict[str, int], partial: bool) -> str:
     """The program text for operands laid out as `x` and `y`."""
     narrow, storage, floats = p.dtype in NARROW, C_NAME[p.dtype], partial or p.wide
     flags = {
         "TF32": not narrow, "NARROW_OUT": narrow and not floats, "PARTIAL": partial, "A_ALONG_M": not x.along_k,
         "B_ALONG_N": not y.along_k, "RAW_B": form.raw,
     }  # fmt: skip
-    defines: dict[str, int | str] = {name: row[name] for name in ("NW", "WM", "MW", "ST", "PARTS")}
+    defines: dict[str, int | str] = {name: config[name] for name in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {name: 1 for name, on in flags.items() if on}
     even = 8 if narrow and not floats else 2
     whole = p.n % even == 0 and all(s % even == 0 for s in (p.c, p.starts[2], *(axis[3] for axis in p.batch)))
@@ -149,17 +149,17 @@ def source(p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], 
         "VEC": int(p.n % 2 == 0 if partial else whole),
     }  # fmt: skip
     preamble, more = ("", {}) if partial else ending(p, "float")
-    macro = product_macro(row["NW"], UNIT_TYPE[storage], not x.along_k, not y.along_k)
+    macro = product_macro(config["NW"], UNIT_TYPE[storage], not x.along_k, not y.along_k)
     return macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
 
 
 def _job(
-    p: Product, form: Form, x: Operand, y: Operand, row: dict[str, int], k: tuple[int, int, int], low: int
+    p: Product, form: Form, x: Operand, y: Operand, config: dict[str, int], k: tuple[int, int, int], low: int
 ) -> dict[str, Any]:
     """The fields of the kernel's record: sizes, maps and steps."""
     slices, split, splits = k
     m, n, c = x.lengths[2], y.lengths[2], p.partial_fields if splits > 1 else p.fields
-    tiles_m, tiles_n = -(-m // row["BM"]), -(-n // row["BN"])
+    tiles_m, tiles_n = -(-m // config["BM"]), -(-n // config["BN"])
     walks = [int(n > 1) for operand in (x, y) for n in (operand.lengths[1], operand.lengths[0])]
     fields = {
         "M": m, "N": n, "slices": slices, "split": split, "tiles_m": tiles_m, "tiles_n": tiles_n,
@@ -168,19 +168,19 @@ def _job(
         "row_step": 1 if form.swap else c["c_m"], "col_step": c["c_m"] if form.swap else 1,
         "c0": c["c0"], "c1": c["c1"], "part_step": p.m * p.n * p.count,
     }  # fmt: skip
-    return record(C_NAME[p.dtype], x, y, row, fields, form.copies)
+    return record(C_NAME[p.dtype], x, y, config, fields, form.copies)
 
 
 def record(
-    dtype: str, x: Operand, y: Operand, row: dict[str, int], fields: dict[str, int], parts: int
+    dtype: str, x: Operand, y: Operand, config: dict[str, int], fields: dict[str, int], parts: int
 ) -> dict[str, Any]:
     """The fields of a Job, zero where `fields` has none. y has `parts` copies behind one another."""
     beside = 32 if dtype == "float" else 64  # of the other axis, where that one is in memory
-    a_map = x.map_of(dtype, row["BM"] if x.along_k else beside)
+    a_map = x.map_of(dtype, config["BM"] if x.along_k else beside)
     both = y._replace(lengths=(y.lengths[0] * parts, *y.lengths[1:]))
     if parts > 1:
         both = both._replace(strides=(fields["blo"] // y.lengths[0], *y.strides[1:]))
-    b_map = both.map_of(dtype, row["BN"] if y.along_k else beside)
+    b_map = both.map_of(dtype, config["BN"] if y.along_k else beside)
     operands = {"adim": _extents(x), "bdim": _extents(y), "astep": _steps(x), "bstep": _steps(y)}
     maps = {"amap": a_map.tolist(), "bmap": b_map.tolist()}
     return {**maps, **operands, "unused": (0,) * 3, **dict.fromkeys(USUAL, 0), **fields}

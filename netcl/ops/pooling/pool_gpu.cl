@@ -8,7 +8,7 @@
 #define TILE(p, offset)                                              \
     const I tile = get_global_id(0);                                 \
     if (tile >= D.tiles) return;                                     \
-    PLACE(tile)                                                      \
+    TILE_AT(tile)                                                      \
     p += offset + (I)((U)plane / (U)D.C) * (I)D.xn + (I)((U)plane % (U)D.C) * (I)D.xc;
 // Row `r` of the strips, and the results that meet it.
 #define EACH_STRIP(r)                           \

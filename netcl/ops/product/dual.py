@@ -108,9 +108,9 @@ def _apart(queue: Any, p: Product, q: Product, profile: DeviceProfile) -> float:
     return LAUNCH + min(inside, bare + LAUNCH * ((p.mask or q.mask) + p.sums + q.sums))
 
 
-def _source(p: Product, q: Product, row: dict[str, int]) -> str:
+def _source(p: Product, q: Product, config: dict[str, int]) -> str:
     """matmul_gpu.cl twice, as the functions `first` and `second`, and the kernel that calls them."""
-    text = [sources.load("tile_gpu.cl", **matmul_gpu.common(p.dtype, row, p, q))]
+    text = [sources.load("tile_gpu.cl", **matmul_gpu.common(p.dtype, config, p, q))]
     for name, x in (("first", p), ("second", q)):
         defines = {"PRODUCT": name, **matmul_gpu.forms(x)}
         text += [f"#define {n} {value}\n" for n, value in defines.items()]
@@ -119,13 +119,13 @@ def _source(p: Product, q: Product, row: dict[str, int]) -> str:
 
 
 def _launcher(queue: Any, p: Product, q: Product, tiling: Tiling) -> Run:
-    row = tiling.row
-    items = row["BM"] // row["RM"] * (row["BN"] // row["RN"]) * row.get("SL", 1)
-    grids = [(-(-x.m // row["BM"]), -(-x.n // row["BN"])) for x in (p, q)]
-    depths = [depth_of(x.k, 1, row["BK"] * row.get("SL", 1)) for x in (p, q)]
+    config = tiling.config
+    items = config["BM"] // config["RM"] * (config["BN"] // config["RN"]) * config.get("SL", 1)
+    grids = [(-(-x.m // config["BM"]), -(-x.n // config["BN"])) for x in (p, q)]
+    depths = [depth_of(x.k, 1, config["BK"] * config.get("SL", 1)) for x in (p, q)]
     d1, d2 = (matmul_gpu.dims_of(x, *grid, 1, depth) for x, grid, depth in zip((p, q), grids, depths, strict=True))
     size = (sum(m * n for m, n in grids) * items,)
-    launch = program(queue, _source(p, q, row), "gemm_pair", matmul_gpu.OPTIONS).bind(size, (items,), D1=d1, D2=d2)
+    launch = program(queue, _source(p, q, config), "gemm_pair", matmul_gpu.OPTIONS).bind(size, (items,), D1=d1, D2=d2)
 
     def run(first: Task, second: Task) -> None:
         (one, c1, s1), (two, c2, s2) = first, second

@@ -70,13 +70,13 @@ def tiled(p: Product, profile: DeviceProfile) -> Tiling:
 
 def tiled_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     """What computes `p` by tiles."""
-    row, splits = tiling.row, tiling.splits
-    slices = row.get("SL", 1)
-    depth = depth_of(p.k, splits, row["BK"] * slices)
+    config, splits = tiling.config, tiling.splits
+    slices = config.get("SL", 1)
+    depth = depth_of(p.k, splits, config["BK"] * slices)
     splits = max(1, -(-p.k // depth)) if depth else 1
-    tiles_m, tiles_n = -(-p.m // row["BM"]), -(-p.n // row["BN"])
-    items, size = row["BM"] // row["RM"] * (row["BN"] // row["RN"]) * slices, p.m * p.n * p.count
-    launch = program(queue, _source(p, row, splits > 1), "gemm", OPTIONS).bind(
+    tiles_m, tiles_n = -(-p.m // config["BM"]), -(-p.n // config["BN"])
+    items, size = config["BM"] // config["RM"] * (config["BN"] // config["RN"]) * slices, p.m * p.n * p.count
+    launch = program(queue, _source(p, config, splits > 1), "gemm", OPTIONS).bind(
         (tiles_m * tiles_n * items, p.count * splits), (items, 1), D=dims_of(p, tiles_m, tiles_n, splits, depth)
     )
     total = sum_parts(queue, p, splits) if splits > 1 else None
@@ -107,7 +107,7 @@ def dims_of(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> 
     return {**fields, **tiles, "parts": splits, "split": depth, "part_step": p.m * p.n * p.count}
 
 
-def _source(p: Product, row: dict[str, int], partial: bool) -> str:
+def _source(p: Product, config: dict[str, int], partial: bool) -> str:
     defines, preamble = forms(p, partial), ""
     element = C_NAME[compute_dtype(p.dtype)]
     if partial or p.wide:
@@ -117,14 +117,14 @@ def _source(p: Product, row: dict[str, int], partial: bool) -> str:
     else:
         preamble, more = ending(p, element)
         defines |= more
-    defines = {**common(p.dtype, row, p), **defines}
+    defines = {**common(p.dtype, config, p), **defines}
     return sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)
 
 
-def common(dtype: DType, row: dict[str, int], *products: Product) -> dict[str, Any]:
+def common(dtype: DType, config: dict[str, int], *products: Product) -> dict[str, Any]:
     """Defines that products in one kernel share: types and sizes."""
     reach = max(sum(abs(s) * n for s, n in zip((*p.a, *p.b), (p.m, p.k, p.k, p.n))) for p in products)
-    sizes = {name: size for name, size in row.items() if name in ("BM", "BN", "BK", "RM", "RN", "SL")}
+    sizes = {name: size for name, size in config.items() if name in ("BM", "BN", "BK", "RM", "RN", "SL")}
     return {
         "S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "OUT": C_NAME[dtype],
         "I": "long" if reach >= 1 << 31 else "int", "RASTER": 8, **sizes,

@@ -7,7 +7,7 @@ from families import FAMILIES, queue_of
 
 from netcl.core.tensor import Tensor
 from netcl.kernels.route import force
-from netcl.ops.convolution import direct as conv_few
+from netcl.ops.convolution import direct
 from netcl.ops.convolution.op import conv2d
 from netcl.ops.convolution.problem import geometry
 
@@ -76,7 +76,7 @@ def test_infinities_stay_where_they_are_read(gpu):
 
 def test_what_suits():
     def suits(x_shape, w_shape, groups=1, dtype="float32"):
-        return conv_few.suits(geometry("test", x_shape, w_shape, 1, 0, 1, groups), np.dtype(dtype))
+        return direct.suits(geometry("test", x_shape, w_shape, 1, 0, 1, groups), np.dtype(dtype))
 
     assert suits((1, 3, 9, 9), (64, 3, 3, 3))
     assert not suits((1, 8, 9, 9), (64, 8, 3, 3))

@@ -1,4 +1,4 @@
-// conv_few.cl: convolutions of filters with few taps, as first layers have: direct sums out of registers.
+// direct.cl: convolutions of filters with few taps, as first layers have: direct sums out of registers.
 //
 //   Y[n, o, i, j] = act(bias[o] + sum over c, u, v of Wt[o, c, u, v] X[n, c, i sy + u dy - py, j sx + v dx - px])
 //
@@ -16,7 +16,7 @@ typedef struct {
     int Q, O, H, W, sy, sx, py, px, dy, dx, Ho, Wo;
 } Dims;
 
-__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_few(
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_direct(
     __global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX, long oWt,
     long obias, const Dims D) {
     __local __attribute__((aligned(64))) E filters[OUTS * ROW];

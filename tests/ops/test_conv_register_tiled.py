@@ -7,7 +7,7 @@ from families import FAMILIES, queue_of
 
 from netcl.core.tensor import Tensor
 from netcl.kernels.route import force
-from netcl.ops.convolution import register_tiled as conv_strips
+from netcl.ops.convolution import register_tiled
 from netcl.ops.convolution.op import conv2d, conv2d_input_grad, conv2d_weight_grad
 from netcl.ops.convolution.problem import geometry
 
@@ -105,7 +105,7 @@ def test_infinities_stay_where_they_are_read(gpu, width):
 
 def test_what_suits():
     def suits(c, o, groups):
-        return conv_strips.suits(geometry("test", (1, c, 9, 9), (o, c // groups, 3, 3), 1, 0, 1, groups))
+        return register_tiled.suits(geometry("test", (1, c, 9, 9), (o, c // groups, 3, 3), 1, 0, 1, groups))
 
     assert suits(8, 8, 8) and suits(8, 64, 8) and suits(64, 8, 8) and suits(6, 6, 2)
     assert not suits(8, 8, 2) and not suits(1, 8, 1)

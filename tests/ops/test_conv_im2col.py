@@ -51,12 +51,12 @@ def queue(cl_queue):
 
 @pytest.fixture
 def chunk(monkeypatch):
-    """A setter of the bytes of columns in a turn."""
+    """A setter of the bytes of columns in a chunk."""
     known = tuning.parameters
 
     def limit(size):
         changed = {"CHUNK": size}
-        monkeypatch.setattr(tuning, "parameters", lambda k, p: known(k, p) | (changed if k == "conv_columns" else {}))
+        monkeypatch.setattr(tuning, "parameters", lambda k, p: known(k, p) | (changed if k == "im2col" else {}))
 
     return limit
 
@@ -103,11 +103,11 @@ def test_other_floats(queue, case, dtype):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("images", [1, 2, 5])
-@pytest.mark.parametrize("case", ["one image a turn", "turns of unequal length", "large filters, few pixels"])
-def test_turns(queue, chunk, case, images, dtype):
-    """Few pixels and large filters put all pixels of a turn in one row for the weight gradient."""
+@pytest.mark.parametrize("case", ["one image a chunk", "chunks of unequal length", "large filters, few pixels"])
+def test_chunks(queue, chunk, case, images, dtype):
+    """Few pixels and large filters put all pixels of a chunk in one row for the weight gradient."""
     w_shape = (70, 3, 4, 4) if case.startswith("large") else (17, 3, 3, 3)
-    chunk({"one": 1, "tur": 27 * 48 * 4 * 2, "lar": 1 << 20}[case[:3]])
+    chunk({"one": 1, "chu": 27 * 48 * 4 * 2, "lar": 1 << 20}[case[:3]])
     check(queue, (images, 3, 8, 6), w_shape, dtype, stride=4 if case.startswith("large") else 1, padding=1)
 
 
@@ -133,14 +133,14 @@ def test_views(queue):
     ref = Reference(expected.shape, w.shape, padding=1)
     g = geometry("test", expected.shape, w.shape, 1, 1, 1, 1)
     view, upstream = Tensor.from_host(queue, x)[sliced], values(ref.y_shape, seed=2)
-    turned = Tensor.from_host(queue, np.ascontiguousarray(upstream.swapaxes(0, 3))).transpose(0, 3)
+    transposed = Tensor.from_host(queue, np.ascontiguousarray(upstream.swapaxes(0, 3))).transpose(0, 3)
     tw = Tensor.from_host(queue, w)
     close(forward(view, tw, None, g), ref.forward(expected, w), terms=27)
-    dx, _ = gradients(view, tw, turned.contiguous(), g)
+    dx, _ = gradients(view, tw, transposed.contiguous(), g)
     close(dx, ref.input_grad(upstream, w), terms=144)
-    dx, _ = gradients(view, tw, turned, g)
+    dx, _ = gradients(view, tw, transposed, g)
     close(dx, ref.input_grad(upstream, w), terms=144)
-    _, dw = gradients(view, tw, turned.contiguous(), g)
+    _, dw = gradients(view, tw, transposed.contiguous(), g)
     close(dw, ref.weight_grad(upstream, expected), terms=180)
 
 

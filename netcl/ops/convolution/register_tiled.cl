@@ -1,23 +1,24 @@
-// conv_strips.cl: convolutions of groups with few channels, depthwise ones above all, and their gradients, on GPUs.
+// register_tiled.cl: convolutions of groups with few channels, depthwise ones above all, and their gradients, on GPUs.
 //
 // Follows strips.cl, which gives layout and launch. USE_<KERNEL> picks the kernel of a program.
 #define TAPS (KH * KW)
 
 #ifdef USE_CONV
-// TURNED 0: Y of X. TURNED 1: the gradient of X (Y here) from that of Y (X here). DEPTH channels of X meet in one of Y.
+// TRANSPOSED 0: Y of X. TRANSPOSED 1: the gradient of X (Y here) from that of Y (X here). DEPTH channels of X meet in one
+// of Y.
 __kernel void conv(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX,
                    long oWt, long obias, const Dims D) {
     const I tile = get_global_id(0);
     if (tile >= D.tiles) return;
-    PLACE(tile)
+    TILE_AT(tile)
     const I n = (U)plane / (U)D.C;
     const int o = (int)(plane - n * D.C), group = (uint)o / (uint)D.mine;
     X += oX + n * (I)D.xn + group * DEPTH * (I)D.xc;
-    Wt += oWt + (TURNED ? group * (DEPTH - 1) * D.mine + o : o * DEPTH) * TAPS;
+    Wt += oWt + (TRANSPOSED ? group * (DEPTH - 1) * D.mine + o : o * DEPTH) * TAPS;
     E sum[TH][TW], s[SPANX], taps[TAPS];
     UNROLL for (int t = 0; t < TH; t++)
         UNROLL for (int e = 0; e < TW; e++) sum[t][e] = 0;
-    for (int more = DEPTH; more > 0; more--, X += D.xc, Wt += TURNED ? D.mine * TAPS : TAPS) {
+    for (int more = DEPTH; more > 0; more--, X += D.xc, Wt += TRANSPOSED ? D.mine * TAPS : TAPS) {
         UNROLL for (int k = 0; k < TAPS; k++) taps[k] = LOAD(Wt, k);
         UNROLL for (int r = 0; r < SPANY; r++) {
             read_strip(s, X + (y0 + r) * (I)D.xh, (I)D.xw, x0, D.W, (uint)(y0 + r) < (uint)D.H, (E)0);
@@ -51,7 +52,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void conv_weights(
     E sum[TAPS], g[TH][TW], s[SPANX];
     UNROLL for (int k = 0; k < TAPS; k++) sum[k] = 0;
     for (I tile = start + item; tile < end; tile += WG) {
-        PLACE(tile)
+        TILE_AT(tile)
         UNROLL for (int t = 0; t < TH; t++)
             read_gradient(g[t], G + ((plane * D.C + o) * D.Rh + i0 + t) * (I)D.Rw, 1, j0, D.Rw, i0 + t < D.Rh, (E)0);
         UNROLL for (int r = 0; r < SPANY; r++) {

@@ -1,8 +1,8 @@
-// conv_columns.cl: what makes ordinary matrix products of a convolution, and back. Any stride, padding, dilation and
+// im2col.cl: what makes ordinary matrix products of a convolution, and back. Any stride, padding, dilation and
 // groups.
 //
-//   conv_columns  columns[n][g][c, u, v][i, j] = x[n, c, i s + u d - p, j s + v d - p], 0 in the padding
-//   conv_gather   dx[n, c, y, x] = sum of products[n][g][c, u, v][i, j] over i s + u d - p = y, j s + v d - p = x
+//   im2col  columns[n][g][c, u, v][i, j] = x[n, c, i s + u d - p, j s + v d - p], 0 in the padding
+//   col2im   dx[n, c, y, x] = sum of products[n][g][c, u, v][i, j] over i s + u d - p = y, j s + v d - p = x
 //
 // E is the compute type, S the storage type; columns are bits that are only moved.
 #ifdef NARROW
@@ -24,7 +24,7 @@ typedef struct {
 } Columns;
 
 // Launch: local (WG, 1, 1), global (groups of WG * EACH pixels, channels * KH and, for rows of ones, groups, images).
-__kernel void conv_columns(__global WORD* to, __global const WORD* X, long oto, long oX, const Columns D) {
+__kernel void im2col(__global WORD* to, __global const WORD* X, long oto, long oX, const Columns D) {
     const int wg = get_local_size(0), p0 = get_group_id(0) * wg * EACH + get_local_id(0), line = get_global_id(1);
     const int channel = line / D.KH, u = line - channel * D.KH, g = channel / D.C, n = get_global_id(2);
     to += oto + n * D.image;
@@ -62,7 +62,7 @@ typedef struct {
 
 // first: the first tap that reaches rows (then columns) of each residue modulo the stride. dX is contiguous.
 // Launch: (H * W rounded up to whole groups, channels, images).
-__kernel void conv_gather(__global S* dX, __global const E* P, __global const int* first, long odX, const Gather D) {
+__kernel void col2im(__global S* dX, __global const E* P, __global const int* first, long odX, const Gather D) {
     const int q = get_global_id(0), c = get_global_id(1), n = get_global_id(2);
     if (q >= D.H * D.W) return;
     const int y = q / D.W, a = y + D.py, b = q - y * D.W + D.px;
