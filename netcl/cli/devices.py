@@ -6,11 +6,13 @@ from netcl.core.device.discovery import FIX, DeviceManager, DeviceProfile, manag
 from netcl.core.device.profile import numpy_profile
 from netcl.core.errors import DeviceError
 
+SHORT = 6  # facts shown without --all
 HELP = "list platforms and devices, the default one, and why"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """No arguments."""
+    """The command's arguments."""
+    parser.add_argument("--all", action="store_true", help="show also versions, limits and subgroups")
 
 
 def size(nbytes: int) -> str:
@@ -31,19 +33,26 @@ def requests(found: DeviceManager) -> list[str]:
     return names
 
 
-def row(profile: DeviceProfile) -> tuple[str, ...]:
-    """The cells of one device after the first column; none is wide, so that the table fits 80 columns."""
+def facts(profile: DeviceProfile) -> dict[str, str]:
+    """What is shown of one device after its request, one fact a column; the later ones with --all."""
     numpy = profile.kind == "numpy"
-    opencl = "" if numpy else f"\nOpenCL {profile.version[0]}.{profile.version[1]}, driver {profile.driver}"
-    shared = "\nshared memory" if profile.kind == "gpu" and profile.integrated else ""
-    yes = {True: "yes", False: "no"}
-    return (
-        f"{profile.name}\n{profile.platform}{opencl}",
-        f"{profile.kind}\n{profile.compute_units} units{shared}",
-        f"memory {size(profile.global_mem)}\nbuffer {size(profile.max_alloc)}"
-        + ("" if numpy else f"\nlocal {size(profile.local_mem)}\ngroup {profile.max_work_group}"),
-        f"{yes[profile.has_fp16]}\n{yes[profile.has_fp64]}\n{yes[profile.has_subgroups]}",
-    )
+    shared = " shared" if profile.kind == "gpu" and profile.integrated else ""
+    opencl = "" if numpy else f"{profile.version[0]}.{profile.version[1]}"
+    return {
+        "device": profile.name,
+        "type": profile.kind,
+        "units": str(profile.compute_units),
+        "memory": size(profile.global_mem) + shared,
+        "fp16": "yes" if profile.has_fp16 else "no",
+        "fp64": "yes" if profile.has_fp64 else "no",
+        "platform": profile.platform,
+        "OpenCL": opencl,
+        "driver": "" if numpy else profile.driver,
+        "largest buffer": size(profile.max_alloc),
+        "local memory": "" if numpy else size(profile.local_mem),
+        "largest group": "" if numpy else str(profile.max_work_group),
+        "subgroups": "yes" if profile.has_subgroups else "no",
+    }
 
 
 def default_line(found: DeviceManager) -> str:
@@ -57,21 +66,31 @@ def default_line(found: DeviceManager) -> str:
 
 def run(args: argparse.Namespace, found: DeviceManager = manager) -> int:
     """Print the table."""
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
-    table = Table("request", "device", "type", "limits", "fp16\nfp64\nsubgroups", show_lines=True)
-    for column in table.columns[2:]:
-        column.no_wrap = True
-    for i, (request, profile) in enumerate(zip(requests(found), found.profiles)):
-        table.add_row(f"{request}\nor {i}", *map(escape, row(profile)))
-    table.add_row("cpu", *map(escape, row(numpy_profile())))
+    rows = [*((f"{r} or {i}", facts(p)) for i, (r, p) in enumerate(zip(requests(found), found.profiles)))]
+    rows.append(("cpu", facts(numpy_profile())))
+    if args.all:
+        table = Table("", *(request for request, _ in rows), box=SIMPLE)
+        for name in rows[0][1]:
+            table.add_row(name, *(escape(values[name]) for _, values in rows))
+    else:
+        columns = list(rows[0][1])[:SHORT]
+        table = Table("request", *columns, box=SIMPLE)
+        for column in table.columns:
+            column.no_wrap = column.header != "device"
+        for request, values in rows:
+            table.add_row(request, *(escape(values[c]) for c in columns))
     console.print(table)
-    console.print(escape(default_line(found)))
+    line = default_line(found)
+    console.print(escape(line))
     for note in found.notes:
-        console.print(escape(f"note: {note}"))
+        if note not in line:
+            console.print(escape(f"note: {note}"))
     if not found.profiles:
         console.print(escape(f"No OpenCL device was found: {FIX}."))
     return 0

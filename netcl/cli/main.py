@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     parser = _Parser(prog="netcl", description="Deep learning on any OpenCL device.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="command")
     for name in COMMANDS:
         module = command(name)
         sub = commands.add_parser(name, help=module.HELP, description=module.__doc__)
@@ -60,7 +60,11 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     try:
-        args = build_parser().parse_args(argv)
+        parser = build_parser()
+        args = parser.parse_args(argv)
+        if args.command is None:
+            parser.print_help()
+            return 0
         status = int(args.run(args))
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -38,11 +38,10 @@ def run(arguments, capsys):
 
 
 WRONG_ARGUMENTS = [
-    [],
     ["nonsense"],
     ["--nope"],
     ["devices", "more"],
-    ["devices", "--all"],
+    ["devices", "--nope"],
     ["devices", "-x"],
     ["devices", ""],
     ["devices", "0"],
