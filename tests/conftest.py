@@ -10,8 +10,8 @@ from pathlib import Path
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 os.environ.setdefault("NETCL_CACHE_DIR", str(CACHE / "netcl"))
 os.environ.setdefault("POCL_CACHE_DIR", str(CACHE / "pocl"))
-# Binaries cost PoCL a second compilation; its own cache serves the workers.
-os.environ.setdefault("NETCL_CACHE_MB", "0")
+os.environ.setdefault("NETCL_CACHE_MB", "0")  # PoCL keeps its own programs, for all workers
+os.environ.setdefault("NETCL_QUIET", "1")
 os.environ.pop("NETCL_DEVICE", None)
 os.environ.pop("NETCL_PLATFORM_FILTER", None)
 

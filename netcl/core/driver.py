@@ -18,6 +18,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from netcl.core import settings
 from netcl.core.paths import cache_dir, distrust
 
 CHOSEN_BY_USER = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
@@ -103,27 +104,51 @@ def prepare() -> None:
 
 
 def spare_caches() -> None:
-    """Where a cache cannot be used, give PoCL a temporary one and turn pyopencl's off.
+    """Give PoCL a folder beside our programs. Where a cache cannot be used, a temporary one, and turn pyopencl's off.
 
     PoCL would list no device where it may not write, end the process where the disk is full, and run what others put
-    there; pyopencl would fail at the first kernel.
+    there; pyopencl would fail at the first kernel. A folder that the user chose for PoCL stays.
     """
     if sys.platform != "linux":
         return
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if _unusable(home):
+    if _unusable(_home()):
         os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
-    chosen = os.environ.get("POCL_CACHE_DIR")
-    used = chosen or os.path.join(home, "pocl", "kcache")
-    why = distrust(used) or _unusable(chosen or home)
-    if not why:
+    ours, chosen = own_pocl_folder(), os.environ.get("POCL_CACHE_DIR")
+    keep = settings.value("NETCL_CACHE_MB") > 0
+    if not chosen and ours is not None and keep:
+        os.environ["POCL_CACHE_DIR"] = str(ours)
+    chosen = "" if chosen == str(ours) else chosen  # a process that netcl started found it set
+    used = pocl_folder()
+    bad = distrust(used) or (not chosen and distrust(used.parent))
+    why = bad or _unusable(chosen or existing(used))
+    if not why and (chosen or keep):
         return
     folder = _temporary()
     if folder is not None:  # else the first program, or `manager.notes`, tells what is missing
         _remove_at_exit(folder)
         os.environ["POCL_CACHE_DIR"] = folder
-        if chosen or distrust(used):
+        if chosen or bad:
             warnings.warn(f"PoCL's programs are built anew and not kept: {used} {why}.", stacklevel=4)
+
+
+def own_pocl_folder() -> Path | None:
+    """The folder that netcl gives PoCL, None where there is no place for it."""
+    base = cache_dir()
+    return None if base is None else base.absolute() / "pocl"
+
+
+def pocl_folder() -> Path:
+    """The folder in which PoCL compiles and keeps programs in this process: POCL_CACHE_DIR, else its own choice."""
+    return Path(os.environ.get("POCL_CACHE_DIR") or os.path.join(_home(), "pocl", "kcache"))
+
+
+def _home() -> str:
+    return os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+
+
+def existing(folder: Path) -> str:
+    """The folder, or the one above it that exists."""
+    return str(next((f for f in (folder, *folder.parents) if f.exists()), folder))
 
 
 def _unusable(folder: str) -> str:

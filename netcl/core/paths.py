@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def cache_dir() -> Path | None:
     try:
         if chosen:
             return Path(chosen).expanduser()
+        if sys.platform == "linux":  # what platformdirs says, without loading it
+            return Path(os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache").expanduser() / "netcl"
         from platformdirs import user_cache_dir
 
         return Path(user_cache_dir("netcl", appauthor=False))

@@ -5,14 +5,20 @@ source, build options, device, driver and platform version, so an update of any 
 before the driver sees the payload, because drivers crash on damaged binaries. Entries appear by an atomic rename, so
 several processes may fill one folder. A folder that cannot be written means no cache, never an error; one that others
 than the user may write to is not used, with one warning, since what they put there would run as the user.
+
+PoCL keeps what it compiled itself, for the group sizes that were used. Asked for a binary it compiles every kernel once
+more for all sizes, which took two thirds of a first run. So its entries only note that PoCL has the program, and
+core/device/pocl_cache.py looks after its folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
+import sys
 import tempfile
 import threading
 import time
@@ -23,7 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netcl.core import debug, process, settings
-from netcl.core.device import pocl
+from netcl.core.device import pocl, pocl_cache
+from netcl.core.driver import pocl_folder
 from netcl.core.errors import BuildError, DeviceError
 from netcl.core.paths import cache_dir as default_cache_dir
 from netcl.core.paths import distrust, own_temporary, read_regular
@@ -36,6 +43,7 @@ HEADER = len(MAGIC) + 32 + 32  # magic, key, sha256 of the payload
 LARGEST = 256 << 20  # bytes of an entry that is read
 KEEP = 0.9  # eviction goes down to this share of the limit, so that it does not run at every write
 STALE = 3600.0  # seconds after which a draft was left behind by a process that died
+PATIENCE = 2.0  # seconds of building before a line says what takes so long
 
 
 Edit = Callable[[bytes], bytes]
@@ -89,6 +97,7 @@ class ProgramCache:
         self._lock = threading.RLock()
         self._size: int | None = None  # bytes on disk, None before the first write
         self._writable = True  # as far as was seen
+        self._waited = 0.0  # seconds of building until it was said, then -inf
         self._distrusted: set[Path] = set()  # folders that were warned of
         self.stats = CacheStats()
 
@@ -135,9 +144,11 @@ class ProgramCache:
             if where not in self._programs:  # another thread may have built it meanwhile
                 start = time.perf_counter()
                 key = program_key(src_code, (*options, edit.__name__) if edit else options, device)
-                self._programs[where] = self._load(ctx, key, device) or self._build(
-                    ctx, src_code, key, device, options, edit
-                )
+                if pocl.is_pocl(device) and not edit:
+                    program = self._from_driver(ctx, src_code, key, device, options)
+                else:
+                    program = self._load(ctx, key, device) or self._build(ctx, src_code, key, device, options, edit)
+                self._programs[where] = program
                 self.stats.seconds += time.perf_counter() - start
             return self._programs[where]
 
@@ -172,27 +183,71 @@ class ProgramCache:
         if binary is None:
             self.stats.rejected += 1
             return None
+        self._hit(key)
+        return cl.Program(raw)
+
+    def _hit(self, key: str) -> None:
         folder = self.cache_dir
         if folder is not None:
             with contextlib.suppress(OSError):
                 os.utime(folder / f"{key}.bin")  # the time of last use decides what is evicted
         self.stats.disk_hits += 1
+
+    def _from_driver(self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...]) -> Any:
+        """The program from PoCL, which looks into its folder first."""
+        import pyopencl as cl
+
+        pocl_cache.tend_once(self.limit)
+        note = encode(key, f"kept by PoCL in {pocl_folder()}".encode())
+        known = self.read(f"{key}.bin") == note
+        start, began = time.time(), time.perf_counter()
+        raw = self._compiled(ctx, source, key, device, options, retry=known)
+        if not raw.get_info(cl.program_info.NUM_KERNELS) and pocl_cache.forget(start):  # what it kept was damaged
+            self.stats.rejected += 1
+            raw, known = self._compiled(ctx, source, key, device, options), False
+        if known:
+            self._hit(key)
+        else:
+            self._built(device, time.perf_counter() - began)
+            self._store(key, note)
         return cl.Program(raw)
+
+    def _compiled(
+        self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...], retry: bool = False
+    ) -> Any:
+        """The driver's program, built. The raw class, because `build` of pyopencl keeps a cache of its own and turns
+        compiler remarks into warnings. With `retry`, what PoCL kept is forgotten and built anew before it fails."""
+        import pyopencl as cl
+
+        pocl.check_room(device)
+        raw, start = cl._cl._Program(ctx, source), time.time()
+        try:
+            raw._build(" ".join(options).encode(), [device])
+        except cl.Error as error:
+            if retry and pocl_cache.forget(start):
+                return self._compiled(ctx, source, key, device, options)
+            raise self._failure(cl, raw, source, key, device, options, error) from None
+        return raw
+
+    def _built(self, device: Any, seconds: float) -> None:
+        """Count a build from source; after PATIENCE seconds of them, say once what takes so long."""
+        self.stats.builds += 1
+        self._waited += seconds
+        if self._waited > PATIENCE:
+            self._waited = -math.inf
+            if not settings.value("NETCL_QUIET"):
+                kept = ", kept for next time" if self.limit and self.cache_dir else ""
+                print(f"netcl: building kernels for {device.name.strip()}{kept}", file=sys.stderr, flush=True)
 
     def _build(
         self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...], edit: Edit | None = None
     ) -> Any:
         import pyopencl as cl
 
-        pocl.check_room(device)
-        # The raw class, because `build` keeps a cache of its own and turns compiler remarks into warnings.
-        raw = cl._cl._Program(ctx, source)
-        try:
-            raw._build(" ".join(options).encode(), [device])
-        except cl.Error as error:
-            raise self._failure(cl, raw, source, key, device, options, error) from None
-        self.stats.builds += 1
-        if not edit and self.limit == 0:  # asking for a binary makes some drivers compile every kernel once more
+        began = time.perf_counter()
+        raw = self._compiled(ctx, source, key, device, options)
+        self._built(device, time.perf_counter() - began)
+        if not edit and self.limit == 0:
             return cl.Program(raw)
         devices: Any = raw.get_info(cl.program_info.DEVICES)
         binaries: Any = raw.get_info(cl.program_info.BINARIES)

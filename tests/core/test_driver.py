@@ -141,6 +141,8 @@ def caches(tmp_path, monkeypatch):
     """`caches(chosen)`: POCL_CACHE_DIR after `spare_caches` with this choice of the user's; home is below tmp_path."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYOPENCL_NO_CACHE", "")
+    monkeypatch.setenv("NETCL_CACHE_DIR", "")
+    monkeypatch.setenv("NETCL_CACHE_MB", "")
 
     def spare(chosen=""):
         monkeypatch.setenv("POCL_CACHE_DIR", str(chosen))
@@ -154,7 +156,7 @@ def caches(tmp_path, monkeypatch):
 def test_a_full_disk_gives_pocl_a_temporary_cache(tmp_path, caches, monkeypatch):
     """It would end the process. Where the user chose the folder, it is said."""
     chosen = tmp_path / "chosen"
-    assert caches() == "" and caches(chosen) == str(chosen)
+    assert caches() == str(tmp_path / "home" / "netcl" / "pocl") and caches(chosen) == str(chosen)
     full = (str(chosen), str(tmp_path / "home"))
     monkeypatch.setattr(driver, "room_in", lambda folder: 0 if folder.startswith(full) else 1 << 40)
     assert "netcl-pocl-" in caches()
@@ -177,7 +179,7 @@ def test_where_pocl_has_no_room_a_program_is_refused(cl_queue, tmp_path, monkeyp
 
 @pytest.mark.skipif(sys.platform != "linux", reason="owners and modes of Linux")
 def test_pocl_runs_nothing_that_others_may_have_put_there(tmp_path, caches):
-    for chosen, folder in [(tmp_path / "chosen", tmp_path / "chosen"), ("", tmp_path / "home" / "pocl" / "kcache")]:
+    for chosen, folder in [(tmp_path / "chosen", tmp_path / "chosen"), ("", tmp_path / "home" / "netcl")]:
         folder.mkdir(parents=True)
         folder.chmod(0o777)
         with pytest.warns(UserWarning, match="can be written by other users"):
@@ -197,9 +199,15 @@ def test_a_list_of_drivers_that_others_may_write_to_is_not_used(tmp_path, monkey
         folder.chmod(0o700)
 
 
-def test_a_writable_home_is_left_alone(tmp_path):
-    code = "import os, netcl; print(os.environ.get('POCL_CACHE_DIR') or os.environ.get('PYOPENCL_NO_CACHE'))"
-    assert python(code, XDG_CACHE_HOME=str(tmp_path), POCL_CACHE_DIR="").strip() == "None"
+@pytest.mark.skipif(sys.platform != "linux", reason="PoCL's place on Linux")
+def test_pocl_keeps_its_programs_beside_ours(tmp_path):
+    """In a folder that is not made before there are any; without one where none are to be kept."""
+    code = "import os, netcl; print(os.environ['POCL_CACHE_DIR'], os.environ.get('PYOPENCL_NO_CACHE'))"
+    home = {"XDG_CACHE_HOME": str(tmp_path), "POCL_CACHE_DIR": "", "NETCL_CACHE_DIR": "", "NETCL_CACHE_MB": ""}
+    assert python(code, **home).split() == [str(tmp_path / "netcl" / "pocl"), "None"] and not [*tmp_path.iterdir()]
+    assert python(code, **home | {"NETCL_CACHE_DIR": "here"}).split() == [f"{os.getcwd()}/here/pocl", "None"]
+    assert python(code, **home | {"POCL_CACHE_DIR": str(tmp_path)}).split() == [str(tmp_path), "None"]
+    assert "netcl-pocl-" in python(code, **home | {"NETCL_CACHE_MB": "0"})
 
 
 @pytest.mark.parametrize(

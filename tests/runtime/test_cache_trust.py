@@ -24,6 +24,7 @@ def entries(folder):
 def get(cl_queue, tmp_path, monkeypatch):
     """get(value, cache=None) -> (builds, disk hits, rejected entries) of a cache whose folder keeps entries."""
     monkeypatch.delenv("NETCL_CACHE_MB", raising=False)
+    monkeypatch.setattr(module.pocl, "is_pocl", lambda device: False)
 
     def call(value, cache=None):
         cache = cache or ProgramCache(tmp_path)

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import platform
 import sys
 from typing import Any
 
-from netcl.core.driver import room_in
+from netcl.core.driver import existing, pocl_folder, room_in
 from netcl.core.errors import DeviceError
 
 UNKNOWN = b"generic\0"
@@ -55,12 +54,16 @@ def note(device: Any) -> str:
     return name and f"{device.name}: PoCL's compiler does not know this processor; netcl has it compile for {name}"
 
 
+def is_pocl(device: Any) -> bool:
+    """Whether PoCL drives the device. It keeps what it compiled; asked for a binary, it compiles all kernels again."""
+    return str(device.platform.name).startswith("Portable Computing Language")
+
+
 def check_room(device: Any) -> None:
     """Raise DeviceError where PoCL has no room to compile: it would end the process, or fail without a word."""
-    if sys.platform != "linux" or not str(device.platform.name).startswith("Portable Computing Language"):
+    if sys.platform != "linux" or not is_pocl(device):
         return
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = os.environ.get("POCL_CACHE_DIR") or home
+    folder = existing(pocl_folder())
     with contextlib.suppress(OSError):  # a folder that is not there: PoCL's own error tells
         left = room_in(folder)
         if left < ROOM:
