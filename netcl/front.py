@@ -22,7 +22,7 @@ from netcl.ops.create.random import Generator as Draws
 
 def default_queue() -> Queue:
     """The queue of this thread's default device: of a `netcl.device(...)` block, else of NETCL_DEVICE or "auto"."""
-    return queue_of("netcl.default_queue", None)  # type: ignore[no-any-return]
+    return queue_of("netcl.default_queue", None)
 
 
 def tensor(data: Any, dtype: Any = None, *, queue: Any = None, device: Any = None) -> Tensor:
@@ -34,7 +34,7 @@ def tensor(data: Any, dtype: Any = None, *, queue: Any = None, device: Any = Non
     place = _place("tensor", queue, device)
     if isinstance(data, Tensor) or hasattr(data, "value"):
         data = data if isinstance(data, Tensor) else data.value
-        copy = data.copy() if place is None else data.to(queue_of("netcl.tensor", place))
+        copy: Tensor = data.copy() if place is None else data.to(queue_of("netcl.tensor", place))
         return copy if dtype is None else copy.astype(dtype)
     try:
         array = np.asarray(data)

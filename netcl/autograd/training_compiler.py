@@ -128,14 +128,16 @@ def _scale(shape: Shape, reduction: str) -> float:
 
 def _detection_forward(*tensors: Tensor, reduction: str) -> Tensor:
     plan = TrainingGraphCompiler().plan("weighted_bce_smooth_l1_loss", *tensors)
-    return plan.forward(tensors, _scale(tensors[0].shape, reduction))  # type: ignore[no-any-return]
+    loss: Tensor = plan.forward(tensors, _scale(tensors[0].shape, reduction))
+    return loss
 
 
 def _detection_backward(
     g: Tensor, y: Any, *tensors: Tensor, needs: Sequence[bool], reduction: str
 ) -> list[Tensor | None]:
     plan = TrainingGraphCompiler().plan("weighted_bce_smooth_l1_loss", *tensors)
-    return plan.backward(g, tensors, needs, _scale(tensors[0].shape, reduction))  # type: ignore[no-any-return]
+    grads: list[Tensor | None] = plan.backward(g, tensors, needs, _scale(tensors[0].shape, reduction))
+    return grads
 
 
 register_op(
@@ -170,15 +172,12 @@ def fused_weighted_bce_smooth_l1_loss(
             found = getattr(v, "dtype", type(v).__name__)
             raise DTypeError(f"fused_weighted_bce_smooth_l1_loss: expected {name} in float32, got {found}; use astype.")
         if v.shape != values[0].shape:
-            raise ShapeError(
-                "fused_weighted_bce_smooth_l1_loss: expected four tensors of one shape, got "
-                + ", ".join(f"{n} {x.shape}" for n, x in zip(names, values, strict=True)) + "."
-            )  # fmt: skip
+            found = ", ".join(f"{n} {x.shape}" for n, x in zip(names, values, strict=True))
+            raise ShapeError(f"fused_weighted_bce_smooth_l1_loss: expected four tensors of one shape, got {found}.")
     if all(isinstance(v, Tensor) for v in values):
         same_queue("fused_weighted_bce_smooth_l1_loss", *values)
-    return apply_op(  # type: ignore[no-any-return]
-        "weighted_bce_smooth_l1_loss", pred, target, heat_weight, reg_weight, reduction=reduction
-    )
+    loss: Node = apply_op("weighted_bce_smooth_l1_loss", pred, target, heat_weight, reg_weight, reduction=reduction)
+    return loss
 
 
 # -- softmax cross-entropy with label smoothing ------------------------------------------------------------------------
@@ -197,8 +196,8 @@ class FusedCrossEntropyPlan:
 
 def fused_softmax_cross_entropy(logits: Any, labels: Any, label_smoothing: float = 0.0) -> Node:
     """Mean of -sum_k q_k log softmax(logits)_k with q = (1 - e) onehot(label) + e / K. Source: arXiv:1512.00567."""
-    plan = TrainingGraphCompiler().plan("softmax_cross_entropy", label_smoothing=label_smoothing)
-    return plan(logits, labels)  # type: ignore[no-any-return]
+    plan: FusedCrossEntropyPlan = TrainingGraphCompiler().plan("softmax_cross_entropy", label_smoothing=label_smoothing)
+    return plan(logits, labels)
 
 
 # -- normalisation plus activation -------------------------------------------------------------------------------------
@@ -216,7 +215,8 @@ class FusedNormActivationPlan:
 
     def __call__(self, x: Any, weight: Any, bias: Any, eps: float) -> Node:
         """activation(norm(x) * weight + bias)."""
-        return self.compiled(x, weight, bias, eps, self.function)  # type: ignore[no-any-return]
+        y: Node = self.compiled(x, weight, bias, eps, self.function)
+        return y
 
 
 def _layer_norm(x: Any, weight: Any, bias: Any, eps: float, activation: Callable[[Node], Node]) -> Node:
@@ -246,7 +246,8 @@ def fused_norm_activation(
     `norm` is "layer_norm" or "rms_norm"; `activation` one of relu, gelu, silu, tanh, sigmoid. Shapes: x (.., E), weight
     and bias (E,), either may be None. Source: arXiv:1607.06450, arXiv:1910.07467.
     """
-    return TrainingGraphCompiler().plan("norm_activation", norm, activation)(x, weight, bias, eps)  # type: ignore[no-any-return]
+    plan: FusedNormActivationPlan = TrainingGraphCompiler().plan("norm_activation", norm, activation)
+    return plan(x, weight, bias, eps)
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,8 @@ import os
 import stat
 import zlib
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from io import BufferedReader
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -119,7 +120,7 @@ def _source(path: str | os.PathLike[str], shown: str) -> str:
     return source
 
 
-def _checksums(file: BinaryIO) -> tuple[str | None, str]:
+def _checksums(file: BufferedReader) -> tuple[str | None, str]:
     """The digits that a file holds, None where it holds none, and those that its bytes ask for."""
     length = file.read(8)
     head = file.read(min(int.from_bytes(length, "little"), MAX_HEADER))
@@ -131,7 +132,7 @@ def _checksums(file: BinaryIO) -> tuple[str | None, str]:
     total = zlib.crc32(head, zlib.crc32(length))
     if found is not None:
         piece = memoryview(bytearray(PIECE))
-        while count := file.readinto(piece):  # type: ignore[attr-defined]
+        while count := file.readinto(piece):
             total = zlib.crc32(piece[:count], total)
     return found, f"{total:08x}"
 

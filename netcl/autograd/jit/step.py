@@ -119,7 +119,8 @@ class CompiledStep:
         if name not in vars(instance):
             fn = self.fn.__get__(instance, owner)
             vars(instance)[name] = CompiledStep(fn, self.warmup, self.tier, self.queue, self.keep)
-        return vars(instance)[name]  # type: ignore[no-any-return]
+        step: CompiledStep = vars(instance)[name]
+        return step
 
     def __call__(self, *inputs: Any) -> Any:
         """One step on this batch. Part of another step's recording when that calls it."""
@@ -156,11 +157,11 @@ class CompiledStep:
 
     def _found(self, key: Key) -> _State | None:
         """What there is for these inputs and the state of everything now."""
-        states = self._states.get(key, ())
+        states = self._states.get(key, [])
         for i, found in enumerate(states):
             if not found.snapshot.difference():
                 if i:
-                    states.insert(0, states.pop(i))  # type: ignore[union-attr]
+                    states.insert(0, states.pop(i))
                 return found
         return None
 

@@ -415,15 +415,16 @@ def is_place(given: Any) -> bool:
     return any(hasattr(given, name) for name in ("netcl_state", "int_ptr", "queue"))
 
 
-def queue_of(where: str, given: Any) -> Any:
+def queue_of(where: str, given: Any) -> Queue:
     """The queue that `given` means: a queue, what has one (a handle, a tensor), or a request to `manager.default`.
 
     None is the default device. Raises DeviceError for all else, and for devices that are not here.
     """
+    queue: Queue = given
     if isinstance(given, CPUQueue) or hasattr(given, "netcl_state"):
-        return given
+        return queue
     if hasattr(given, "int_ptr") and hasattr(given, "finish"):  # a queue that netcl has not met yet
-        return given
+        return queue
     if hasattr(given, "queue"):
         return queue_of(where, given.queue)
     if given is None or isinstance(given, str) or (hasattr(given, "platform") and hasattr(given, "int_ptr")):

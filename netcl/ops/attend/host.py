@@ -32,18 +32,20 @@ def _blocks(x: Geometry) -> list[tuple[int, int]]:
 def _grouped(a: np.ndarray, x: Geometry, compute: DType) -> np.ndarray:
     """(B, H, T, ...) as (B, H_kv, group, T, ...)."""
     shape = (x.batch, x.heads // x.group, x.group, *a.shape[2:])
-    return a.astype(compute, copy=False).reshape(shape)
+    return np.asarray(a.astype(compute, copy=False).reshape(shape))
 
 
 def _scores(x: Geometry, q: np.ndarray, kt: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
-    s = (q * q.dtype.type(x.scale)) @ kt
+    s: np.ndarray = (q * q.dtype.type(x.scale)) @ kt
     return s if seen is None else np.where(seen, s, q.dtype.type(-np.inf))
 
 
 def _over_seen(w: np.ndarray, x: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
     """w @ x over the pairs that are seen: w is 0 for the others, and not even 0 * infinity counts."""
+    y: np.ndarray
     if seen is None or np.isfinite(x).all():
-        return w @ x
+        y = w @ x
+        return y
     seen, rows = np.broadcast_to(seen, w.shape), x.ndim - 2
     finite = np.isfinite(x).all(tuple(axis for axis in range(x.ndim) if axis != rows))
     y = w[..., finite] @ x[..., finite, :]

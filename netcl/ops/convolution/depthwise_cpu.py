@@ -7,9 +7,10 @@ from typing import Any
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, Program, program
+from netcl.kernels.program import Program, program
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.product.cpu import ACTS, OPTIONS, text
 
@@ -36,7 +37,9 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
     launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
 
 
-def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Launch:
+def _plan(
+    queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None
+) -> Launch[Any]:
     planes, count = max(1, GRAIN // (g.out[0] * g.out[1])), g.n * g.o
     made = _program(queue, "depthwise", dtype, bias or activation is not None)
     dims = _fields(made, g, xs, ys, count=count, planes=planes, act=ACTS[activation], has_bias=bias)
@@ -47,7 +50,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw; g is contiguous, rows of x have unit stride."""
     queue = g.queue
 
-    def make() -> Launch:
+    def make() -> Launch[Any]:
         made = _program(queue, "depthwise_weights", g.dtype)
         dims = _fields(made, form, x.strides, g.strides, count=form.n, planes=1, act=0, has_bias=0)
         return made.bind((form.o,), (1,), D=dims)

@@ -49,7 +49,8 @@ def weight_grad(g: np.ndarray, x: np.ndarray, *, form: Geometry) -> np.ndarray:
         form.n, form.groups, form.o // form.groups, form.out[0] * form.out[1]
     )
     columns = _columns(x.astype(compute, copy=False), form)
-    return np.matmul(upstream, columns.swapaxes(-1, -2)).sum(0).reshape(form.w_shape).astype(x.dtype, copy=False)
+    dw: np.ndarray = np.matmul(upstream, columns.swapaxes(-1, -2)).sum(0)
+    return dw.reshape(form.w_shape).astype(x.dtype, copy=False)
 
 
 def input_grad(g: np.ndarray, w: np.ndarray, *, form: Geometry) -> np.ndarray:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, NARROW
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
 
 ITEMS = 64  # of a group that transposes filters, on GPUs
@@ -25,7 +26,7 @@ ITEMS = 64  # of a group that transposes filters, on GPUs
 class Part(NamedTuple):
     """The convolution that gives the pixels of a residue."""
 
-    transpose: Launch  # makes its filters
+    transpose: Launch[Any]  # makes its filters
     strides: Shape
     start: int  # of its pixels in dx, in elements
     geometry: Geometry

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import FLOAT32, DType
 from netcl.core.layout import Shape
-from netcl.core.protocols import Queue
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import tuning
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, Program, program
+from netcl.kernels.program import Program, program
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.convolution.winograd import POINTS, suits, tile_count, tiles
 from netcl.ops.product.cpu import ACTS, ITEMS_PER_UNIT, OPTIONS, sizes, text
@@ -67,7 +69,9 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
     launch(Y=y, X=x, F=filters(W=w).buffer, W=w, bias=w if bias is None else bias)
 
 
-def _plan(g: Geometry, x: Tensor, strides: Shape, bias: bool, activation: str | None) -> tuple[Launch, Launch]:
+def _plan(
+    g: Geometry, x: Tensor, strides: Shape, bias: bool, activation: str | None
+) -> tuple[Launch[Any], Launch[Any]]:
     """The launches that transform filters and that multiply by them; `strides` of y."""
     queue, dtype, profile = x.queue, x.dtype, profile_of(x.queue)
     config, width = _blocks("winograd_cpu", profile), sizes(profile, dtype)["VW"]
@@ -99,7 +103,7 @@ def weight_sums(g: Tensor, x: Tensor, form: Geometry) -> tuple[Tensor, int]:
     return part, part.shape[0]
 
 
-def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Launch:
+def _weight_plan(form: Geometry, x: Tensor, g: Tensor) -> Launch[Any]:
     """The launch that returns the sums of a weight gradient."""
     queue, profile = g.queue, profile_of(g.queue)
     config = _blocks("winograd_weights_cpu", profile)

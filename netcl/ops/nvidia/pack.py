@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 from netcl.ops.nvidia.tensormap import fits, tensor_map
 
 ITEMS = 256
@@ -62,12 +63,13 @@ def pitch_of(k: int, dtype: str) -> int:
 class Pack:
     """Packs an operand into memory of its own: `pack(x)` gives a flat tensor."""
 
-    def __init__(self, launch: Launch, packed: Operand, step: int):
+    def __init__(self, launch: Launch[Any], packed: Operand, step: int):
         self.packed, self.step = packed, step  # what it makes, and elements between its parts
         self._launch = launch
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._launch(X=x)  # type: ignore[no-any-return]
+        packed: Tensor = self._launch(X=x)
+        return packed
 
 
 def packing(

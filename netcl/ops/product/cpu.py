@@ -8,9 +8,10 @@ from typing import Any
 from netcl.core.device.profile import DeviceProfile
 from netcl.core.dtypes import C_NAME, FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.kernels import dialect
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 from netcl.kernels.route import FIRST, Route
 from netcl.ops.product import simple as matmul_simple
 from netcl.ops.product.problem import Product, Run
@@ -81,7 +82,7 @@ def _split(
     return (*macro_tile(*size, (not a_lies, False)), True) if packed else (mc, nc, False)
 
 
-def _pack(queue: Any, source: str, p: Product, row: dict[str, int], kstep: int, dims: dict[str, int]) -> Launch:
+def _pack(queue: Any, source: str, p: Product, row: dict[str, int], kstep: int, dims: dict[str, int]) -> Launch[Any]:
     """A launch that copies B into panels P."""
     panel = 2 * row["VW"]
     blocks = (-(-p.n // (row["NP"] * panel)), -(-p.k // kstep))

@@ -34,7 +34,8 @@ def _set_product(c: np.ndarray, a: np.ndarray, b: np.ndarray, *bias: Any, **attr
 
 
 def _add_product(c: np.ndarray, *operands: Any, **attrs: Any) -> np.ndarray:
-    return c + numpy_product(*operands, **attrs)
+    total: np.ndarray = c + numpy_product(*operands, **attrs)
+    return total
 
 
 def numpy_product(

@@ -117,17 +117,15 @@ def describe(
         bias, accumulate, (start_a, start_b, start_c), wide=c.dtype != a.dtype,
     )  # fmt: skip
     offsets = [(0, 0, 0)]
-    for n, *steps in outer:
-        offsets = [tuple(o + i * s for o, s in zip(base_, steps)) for base_ in offsets for i in range(n)]  # type: ignore[misc]
+    for n, sa, sb, sc in outer:
+        offsets = [(oa + i * sa, ob + i * sb, oc + i * sc) for oa, ob, oc in offsets for i in range(n)]
     return [(o, base) for o in offsets]
 
 
 def _merge(axes: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
     """Batch axes with those of length one dropped, and neighbours that walk memory as one axis joined."""
     merged: list[tuple[int, int, int, int]] = []
-    for n, *steps in (axis for axis in axes if axis[0] != 1):
-        if merged and all(p == s * n for p, s in zip(merged[-1][1:], steps)):
-            merged[-1] = (merged[-1][0] * n, *steps)  # type: ignore[assignment]
-        else:
-            merged.append((n, *steps))  # type: ignore[arg-type]
+    for n, sa, sb, sc in (axis for axis in axes if axis[0] != 1):
+        before = merged.pop() if merged and merged[-1][1:] == (sa * n, sb * n, sc * n) else (1,)
+        merged.append((before[0] * n, sa, sb, sc))
     return merged

@@ -57,7 +57,7 @@ def _linear(
     not have `out` elements.
     """
     if recorded and activation not in FROM_RESULT:
-        return linear_keeping(x, weight, bias, activation)  # type: ignore[arg-type]
+        return linear_keeping(x, weight, bias, activation)
     y = linear(x, weight, bias, activation)
     return y, y if activation else None
 
@@ -80,7 +80,7 @@ def _gemm(
 ) -> tuple[Tensor, Tensor | None]:
     """activation(a @ b + bias), in one product: a (..., M, K), b (..., K, N), bias (N,) -> (..., M, N)."""
     if recorded and activation not in FROM_RESULT:
-        return gemm_keeping(a, b, bias, activation)  # type: ignore[arg-type]
+        return gemm_keeping(a, b, bias, activation)
     y = gemm(a, b, bias=bias, activation=activation)
     return y, y if activation else None
 
