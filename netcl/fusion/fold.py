@@ -27,12 +27,15 @@ from netcl.fusion.broadcast import collapse
 from netcl.fusion.chain import OPTIONS, START, Chain, Form, Operand, access_of, is_aligned, is_short, reach
 from netcl.fusion.fold_source import FOLDS, PLACES, Text, name_of, position_of, source
 from netcl.fusion.render import vector_for
+from netcl.kernels import route
 from netcl.kernels.program import program
+from netcl.kernels.route import FIRST, Route, choose, declare
 
 Axis = int | Sequence[int] | None
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 IDENTITY = Chain("fold", ("v0",), (), (), ("v0",))
 
+FOLD = declare("fold", "rows", "columns")
 CHUNK = 16384  # elements per part on a CPU device
 GROUP = 256  # work-items per group on a GPU
 PART = 1 << 16  # elements that a GPU's group may fold before more groups are worth a second launch
@@ -94,9 +97,11 @@ def fold_chains(
         same_queue(chain.name, *tensors)
     axis = tuple(axis) if isinstance(axis, list) else axis
     if isinstance(queue, CPUQueue):
+        if route.special:
+            route.sole(FOLD)
         return _on_numpy(chain, op, tensors, axis, keepdims, dtypes, tuple(scalars), final, divisor, compute)
     layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in tensors])
-    key = (chain, op, axis, keepdims, dtypes, final, compute, layouts)
+    key = (chain, op, axis, keepdims, dtypes, final, compute, layouts, route.mode)
     plans = queue.netcl_state.plans
     plan = plans.get(key)
     if plan is None:
@@ -190,6 +195,8 @@ def _axes(tensors: Sequence[Tensor], shape: Shape, axes: Shape, ordered: bool, n
         rows = nk < narrow and nr > nk if contiguous else nr >= nk
     else:
         rows = nr >= 2 * NARROW or nk < NARROW
+    if route.special:
+        rows = _forced_walk(rows)
     last = [(s[-1],) for s in (steps_r if rows else steps_k)]
     if rows:
         steps_r = tuple(s[:-1] for s in steps_r)
@@ -200,6 +207,12 @@ def _axes(tensors: Sequence[Tensor], shape: Shape, axes: Shape, ordered: bool, n
     lengths_k, steps_k = _without_ones(lengths_k, steps_k)
     lengths_r, steps_r = _without_ones(lengths_r, steps_r)
     return Axes(rows, lengths_k, lengths_r, inner, steps_k, steps_r, tuple(s[0] for s in last))
+
+
+def _forced_walk(rows: bool) -> bool:
+    """Whether vectors run along the reduced axis or the kept one, where a route may be forced."""
+    along, across = Route(FIRST, "rows", lambda: True), Route(FIRST, "columns", lambda: False)
+    return bool(choose(FOLD, [along, across] if rows else [across, along]))
 
 
 def _without_ones(lengths: Shape, strides: tuple[Shape, ...]) -> tuple[Shape, tuple[Shape, ...]]:

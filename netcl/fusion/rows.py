@@ -42,9 +42,12 @@ from netcl.fusion.render import (
     vector_load,
     vector_store,
 )
+from netcl.kernels import route
 from netcl.kernels.program import program
+from netcl.kernels.route import declare, kept
 from netcl.kernels.streaming import is_streamed
 
+ROWS = declare("rows", "registers", "passes")
 KEEP_CPU = (128, 1024)  # vectors of a row that a CPU work-item may hand on
 KEEP_GPU = (1, 2, 4, 8)
 DOWN = 256  # elements of a column that is copied before it is walked
@@ -66,10 +69,12 @@ def run_rows(
     if len(tensors) > 1:
         same_queue(chain.name, *tensors)
     if isinstance(queue, CPUQueue):
+        if route.special:
+            route.sole(ROWS)
         return cpu.compute(chain.python(compute, dtypes), *tensors, scalars=tuple(scalars))
     layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in tensors])
     plans = queue.netcl_state.plans
-    key = (chain, compute, dtypes, layouts)
+    key = (chain, compute, dtypes, layouts, route.mode)
     found = plans.get(key)
     if found is None:
         found = plans[key] = _plan(chain, compute, dtypes, tensors, queue)
@@ -170,14 +175,14 @@ def _output_shape(kind: str, shape: Shape, k: int) -> Shape:
 def _sharing(cols: int, width: int, profile: DeviceProfile) -> tuple[int, int]:
     """Work-items that share a row, and the vectors each may hand on between passes (0: none, the row is too long)."""
     if profile.kind == "cpu":
-        return 0, next((k for k in KEEP_CPU if cols <= width * k), 0)
+        return 0, kept(ROWS, next((k for k in KEEP_CPU if cols <= width * k), 0))
     vectors = -(-cols // width)
     limit = profile.group(1024)
     group = min(256, limit, max(32, 1 << max(vectors - 1, 1).bit_length()))
     while -(-vectors // group) > KEEP_GPU[-1] and 2 * group <= limit:
         group *= 2
     each = -(-vectors // group)
-    return group, next((k for k in KEEP_GPU if each <= k), 0)
+    return group, kept(ROWS, next((k for k in KEEP_GPU if each <= k), 0))
 
 
 # -- the program -------------------------------------------------------------------------------------------------------

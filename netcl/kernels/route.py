@@ -122,12 +122,20 @@ def cost(op: str, routes: Sequence[Route]) -> float:
     return next((route.cost for route in ranked(op, routes)), LAST)
 
 
-def check_host(op: str) -> None:
-    """Raise RouteError where a route of `op` is forced that NumPy does not have; to be asked when `special`."""
-    if _forced.get(op, HOST) != HOST:
-        raise RouteError(_refusal(op, [Route(FIRST, HOST, lambda: None)], {}))
-    if _watching is not None:
-        _watching.append(Decision(op, HOST, ((HOST, FIRST, "NumPy's own algorithm"),)))
+def kept(op: str, most: int) -> int:
+    """How many values a work-item keeps in registers between passes over a row: `most`, or 0 to read them again.
+
+    `most` is 0 where rows are too long.
+    """
+    if not special:
+        return most
+    registers = Route(FIRST, "registers", lambda: most) if most else cannot("registers", "for shorter rows")
+    return int(choose(op, [registers, Route(FIRST, "passes", lambda: 0)]))
+
+
+def sole(op: str, name: str = HOST) -> None:
+    """Say, when `special`, that `op` has no route but `name` here. Raises RouteError where another one is forced."""
+    choose(op, [Route(FIRST, name, lambda: name)])
 
 
 def forced(op: str) -> str | None:

@@ -27,13 +27,16 @@ from netcl.core.protocols import Queue
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import Chain, run
-from netcl.fusion.fold import IDENTITY, Axis, fold_chain
+from netcl.fusion.fold import FOLD, IDENTITY, Axis, fold_chain
 from netcl.fusion.fold_source import FOLDS
 from netcl.fusion.formula import formula
 from netcl.fusion.rows import run_rows
+from netcl.kernels import route
+from netcl.kernels.route import FIRST, LAST, Route, cannot, choose, declare
 from netcl.ops import elementwise
 from netcl.ops.record import FLOAT, Facts, Op, register
 
+VAR, STD, LOGSUMEXP = (declare(op, "fused", "folds") for op in ("var", "std", "logsumexp"))
 INT32_POSITIONS = 1 << 31
 SHORT, LONG = 1 << 12, 1 << 15  # elements of a row that few work-items, and that one group, may take on
 
@@ -152,17 +155,28 @@ def _row_chain(name: str, axes: int, keepdims: bool) -> Chain:
     return replace(chain, axes=axes)
 
 
-def _row_axes(x: Tensor, axis: Axis) -> int:
+def _row_axes(op: str, x: Tensor, axis: Axis) -> int:
     """How many trailing axes `axis` stands for if one work-item or group per row suits them, else 0."""
     if x.backend == "cpu" or x.size == 0:
+        if route.special:
+            route.sole(op)
         return 0
     axes = layout.as_axes("reduction", axis, x.ndim)
     k = len(axes)
-    if not k or axes[0] != x.ndim - k or not (x.is_contiguous or (k == 1 and x.strides[-1] == 1)):
-        return 0
+    trailing = k and axes[0] == x.ndim - k and (x.is_contiguous or (k == 1 and x.strides[-1] == 1))
+    if not trailing:
+        return _chosen(op, 0, False) if route.special else 0
     cols = layout.size_of(x.shape[-k:])
     busy = x.size // cols >= profile_of(x.queue).compute_units // 2 or cols <= SHORT
-    return k if busy and cols <= LONG else 0
+    pays = busy and cols <= LONG
+    return _chosen(op, k, pays) if route.special else k if pays else 0
+
+
+def _chosen(op: str, axes: int, pays: bool) -> int:
+    """`axes` where rows are taken in one launch, 0 where folds follow one another; for routes that may be forced."""
+    rows = Route(FIRST if pays else LAST, "fused", lambda: axes, "" if pays else "for short rows, or many")
+    rows = rows if axes else cannot("fused", "for trailing axes that lie along memory")
+    return int(choose(op, [rows, Route(FIRST, "folds", lambda: 0)]))
 
 
 def one(queue: Queue, dtype: DType) -> Tensor:
@@ -221,7 +235,7 @@ def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
 def _spread(x: Tensor, axis: Axis, keepdims: bool, correction: float, final: str) -> Tensor:
     x = _as_float(x)
     divisor = builtins.max(_count("std" if final == "root" else "var", x.shape, axis) - correction, 0)
-    k = _row_axes(x, axis)
+    k = _row_axes(STD if final == "root" else VAR, x, axis)
     if k:
         chain = _row_chain("std" if final == "root" else "var", k, keepdims)
         return run_rows(chain, compute_dtype(x.dtype), (x.dtype,), (x,), (divisor,))[0]
@@ -264,6 +278,8 @@ def _extreme_place(x: Tensor, op: str, axis: int | None, keepdims: bool) -> Tens
         axis = layout.as_axis(f"arg{op}", axis, x.ndim)
     _refuse_empty(f"arg{op}", x, axis)
     if x.backend == "cpu":
+        if route.special:
+            route.sole(FOLD)
         result: Tensor = cpu.compute(_numpy_place, x, op=op, axis=axis, keepdims=keepdims)
         return result
     n = _count(f"arg{op}", x.shape, axis)
@@ -286,7 +302,7 @@ def _numpy_place(a: np.ndarray, op: str, axis: int | None, keepdims: bool) -> np
 def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over `axis` without overflow. All -inf (or nothing) gives -inf, any +inf gives +inf."""
     x, count = _as_float(x), _count("logsumexp", x.shape, axis)
-    compute, k = compute_dtype(x.dtype), _row_axes(x, axis)
+    compute, k = compute_dtype(x.dtype), _row_axes(LOGSUMEXP, x, axis)
     if k:
         return run_rows(_row_chain("logsumexp", k, keepdims), compute, (x.dtype,), (x,))[0]
     if count == 0:

@@ -117,6 +117,6 @@ def test_choices_are_told_in_order(cpu_queue):
 
 def test_numpy_has_one_route(cpu_queue):
     with force("host"):
-        route.check_host("bake")
+        route.sole("bake")
     with force("oven"), pytest.raises(RouteError, match="it is no route here"):
-        route.check_host("bake")
+        route.sole("bake")

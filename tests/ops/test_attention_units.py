@@ -9,9 +9,9 @@ from attention_reference import MASKS, SPECIALS, check_specials
 from netcl.core.device import manager
 from netcl.core.device.profile import profile_of
 from netcl.core.tensor import Tensor
+from netcl.kernels.route import force
 from netcl.ops.attend import mma as attention_mma
 from netcl.ops.attend.op import attention, attention_grad
-from netcl.ops.attend.problem import Geometry
 from netcl.ops.nvidia import probe, wgmma
 
 H200 = dataclasses.replace(
@@ -140,9 +140,8 @@ def test_views_of_one_projection(gpu, family):
     g = rng.standard_normal((2, 4, 150, 64)).astype("float16")
     results = []
     for _ in range(2):
-        with probe.only(family):
+        with probe.only(family), force(family):
             q, k, v = (whole[i] for i in range(3))
-            assert attention_mma.family_of(gpu, Geometry(2, 4, 1, 150, 150, 64, True, 0, 0.125), q, k, v) == family
             o, lse = attention(q, k, v, causal=True)
             grads = attention_grad(Tensor.from_host(gpu, g), q, k, v, o, lse, causal=True)
         results.append([t.to_host() for t in (o, *grads)])

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, DType, compute_dtype
 from netcl.core.tensor import Tensor
-from netcl.kernels import sources
+from netcl.kernels import route, sources
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
-from netcl.ops.attend.problem import OPTIONS, Call, arguments, dims, results
+from netcl.kernels.route import FIRST, LAST, Route, choose
+from netcl.ops.attend.problem import ATTENTION, ATTENTION_GRAD, OPTIONS, Call, arguments, dims, results
 
 CACHE = 256 << 10  # bytes of the second-level cache that a gradient's blocks may take
 FEW = 4  # queries up to which keys and values are read as they are
+LIMITS = f"for at most {FEW} queries"
 GRAD_BLOCKS = ((96, 48), (48, 48), (32, 24), (16, 12))  # keys and queries that a gradient takes at once
 # Rows and vectors of a row of the register tiles, by the floats of a vector. Sums fill the 16 registers of 8 floats; of
 # the 32 of 16 floats half are enough. The rows of the forward pass divide usual head sizes.
@@ -61,9 +63,15 @@ def _form(queue: Any, stored: DType, tiles: dict[int, tuple[int, int]]) -> Form:
 def forward(c: Call) -> tuple[Tensor, Tensor]:
     """o and lse."""
     few = c.x.queries <= FEW
-    widened = not few and c.q.dtype != compute_dtype(c.q.dtype)
-    key = ("attention", c.q.shape, c.q.dtype, c.mask is None, c.k.shape if widened else None)
-    return remember(c.q.queue, key, lambda: _plan_forward(c, few, widened))(c)
+    widened = c.q.dtype != compute_dtype(c.q.dtype) and (route.special or not few)
+    key = (ATTENTION, c.q.shape, c.q.dtype, c.mask is None, c.k.shape if widened else None, route.mode)
+
+    def make() -> Callable[[Call], tuple[Tensor, Tensor]]:
+        direct = Route(FIRST if few else LAST, "direct", lambda: _plan_forward(c, True, False), "" if few else LIMITS)
+        tiled = Route(FIRST, "tiled", lambda: _plan_forward(c, False, widened))
+        return choose(ATTENTION, [direct, tiled])  # type: ignore[no-any-return]
+
+    return remember(c.q.queue, key, make)(c)
 
 
 def _plan_forward(c: Call, few: bool, widened: bool) -> Callable[[Call], tuple[Tensor, Tensor]]:
@@ -102,8 +110,12 @@ def _grad_sizes(form: Form, width: int, profile: DeviceProfile) -> dict[str, int
 
 def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv."""
-    key = ("attention grad", c.x, c.q.dtype, c.mask is None)
-    return remember(c.q.queue, key, lambda: _plan_backward(c))(c)
+    key = (ATTENTION_GRAD, c.x, c.q.dtype, c.mask is None, route.mode)
+    ways = [Route(FIRST, "tiled", lambda: _plan_backward(c))]
+    plan: Callable[[Call], tuple[Tensor, Tensor, Tensor]] = remember(
+        c.q.queue, key, lambda: choose(ATTENTION_GRAD, ways)
+    )
+    return plan(c)
 
 
 def _plan_backward(c: Call) -> Callable[[Call], tuple[Tensor, Tensor, Tensor]]:

@@ -6,21 +6,18 @@ A work-group computes a block of queries, and for the gradients of k and v a blo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, FLOAT32, compute_dtype
-from netcl.core.errors import BuildError
 from netcl.core.tensor import Tensor
-from netcl.kernels import sources
+from netcl.kernels import route, sources
 from netcl.kernels.plans import remember
 from netcl.kernels.program import Program, program
+from netcl.kernels.route import FIRST, Route, choose
 from netcl.kernels.tuning import parameters
 from netcl.ops.attend import mma
-from netcl.ops.attend.problem import OPTIONS, Call, arguments, dims, results, rows
-from netcl.ops.nvidia import probe
-from netcl.ops.nvidia.edit import UnknownProgram
+from netcl.ops.attend.problem import ATTENTION, ATTENTION_GRAD, OPTIONS, Call, arguments, dims, results, rows
 
 Defines = dict[str, Any]
 Planner = Callable[[Call], Callable[..., Any]]
@@ -47,20 +44,25 @@ def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile, most: 
 
 def forward(c: Call) -> tuple[Tensor, Tensor]:
     """o and lse."""
-    family = mma.family_of(c.q.queue, c.x, *rows(c))
-    key = ("attention", family, c.q.shape, c.q.dtype, c.mask is None, _aligned(c))
-    choices = routes(family, mma.plan_forward, _plan_forward)
-    return remember(c.q.queue, key, lambda: _plan(c, choices))(c)  # type: ignore[no-any-return]
+    readable = mma.is_readable(c.x, *rows(c))
+    key = (ATTENTION, c.q.shape, c.q.dtype, c.mask is None, _aligned(c), readable, route.mode)
+
+    def make() -> Callable[[Call], tuple[Tensor, Tensor]]:
+        tiled = Route(FIRST, "tiled", lambda: _plan_forward(c))
+        return choose(ATTENTION, [*mma.routes(c, readable, mma.plan_forward), tiled])  # type: ignore[no-any-return]
+
+    return remember(c.q.queue, key, make)(c)
 
 
 def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv."""
-    family = mma.family_of(c.q.queue, c.x, *rows(c))
-    key = ("attention grad", family, c.x, c.q.dtype, c.mask is None, _aligned(c))
+    readable = mma.is_readable(c.x, *rows(c))
+    key = (ATTENTION_GRAD, c.x, c.q.dtype, c.mask is None, _aligned(c), readable, route.mode)
 
     def make() -> Callable[[Call], tuple[Tensor, Tensor, Tensor]]:
         made, dots = _plan_dots(c)
-        grads = _plan(c, routes(family, mma.plan_backward, _plan_backward))
+        tiled = Route(FIRST, "tiled", lambda: _plan_backward(c))
+        grads = choose(ATTENTION_GRAD, [*mma.routes(c, readable, mma.plan_backward), tiled])
 
         def run(c: Call) -> Any:
             d = made.record("d", **dims(c))
@@ -69,23 +71,6 @@ def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
         return run
 
     return remember(c.q.queue, key, make)(c)
-
-
-def routes(family: str | None, units: Callable[..., Any], portable: Planner) -> list[tuple[str, Planner]]:
-    """Names and planners of the kernels that compute a call, the fastest first."""
-    found: list[tuple[str, Planner]] = [] if family is None else [(family, partial(units, family))]
-    return [*found, ("portable", portable)]
-
-
-def _plan(c: Call, choices: list[tuple[str, Planner]]) -> Callable[..., Any]:
-    """The plan of the first route that the driver builds. Matrix units that it does not build are given up."""
-    *units, (_, portable) = choices
-    for name, make in units:
-        try:
-            return make(c)
-        except (BuildError, UnknownProgram) as error:
-            probe.give_up(f"attention {name}", error)
-    return portable(c)
 
 
 # -- kernels of any GPU ------------------------------------------------------------------------------------------------

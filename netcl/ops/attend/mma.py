@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from netcl.core.device.profile import DeviceProfile, profile_of
@@ -10,6 +11,7 @@ from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32, NARROW
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.program import Program, program
+from netcl.kernels.route import FIRST, LAST, Route, cannot
 from netcl.kernels.tuning import parameters
 from netcl.ops.attend.problem import Call, Geometry, arguments, dims, results
 from netcl.ops.nvidia import probe
@@ -18,20 +20,35 @@ from netcl.ops.nvidia.precision import UNIT_TYPE, matmul_precision
 from netcl.ops.nvidia.wgmma import product_macro
 
 FILES = ("ptx.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
+LIMITS = "for heads of up to 128 elements (64 of float32) and rows that begin at multiples of 16 bytes, not of doubles"
 LARGEST = {FLOAT16: 128, BFLOAT16: 128, FLOAT32: 64}  # head sizes whose sums fit in registers
 
 
-def family_of(queue: Any, x: Geometry, *tensors: Tensor) -> str | None:
-    """The units that compute `x` for `tensors` (each with rows of the head size) on this device, None where none do."""
+def is_readable(x: Geometry, *tensors: Tensor) -> bool:
+    """Whether the units can compute `x` for `tensors`, each with rows of the head size."""
     dtype = tensors[0].dtype
-    if x.size > LARGEST.get(dtype, 0) or x.scale <= 0 or (dtype == FLOAT32 and matmul_precision() == "highest"):
-        return None
+    if x.size > LARGEST.get(dtype, 0) or x.scale <= 0:
+        return False
     each = 16 // dtype.itemsize
-    if x.size % each or any(t.offset % each or any(s % each for s in t.strides[:3]) for t in tensors):
-        return None
-    profile = profile_of(queue)
-    found = [f for f in probe.attention(profile) if f == "mma" or dtype in NARROW]
-    return next((f for f in reversed(found) if probe.serves(f, C_NAME[dtype], profile)), None)
+    return not (x.size % each or any(t.offset % each or any(s % each for s in t.strides[:3]) for t in tensors))
+
+
+def routes(c: Call, readable: bool, plan: Callable[[str, Call], Any]) -> list[Route]:
+    """The units, the best first. Those that the driver does not build are given up."""
+    return [_route(family, c, readable, plan) for family in reversed(probe.FAMILIES)]
+
+
+def _route(family: str, c: Call, readable: bool, plan: Callable[[str, Call], Any]) -> Route:
+    dtype, profile = c.q.dtype, profile_of(c.q.queue)
+    if not readable:
+        return cannot(family, LIMITS)
+    if dtype == FLOAT32 and (family == "wgmma" or matmul_precision() == "highest"):
+        return cannot(family, "for 16-bit floats, on mma also for float32 below precision 'highest'")
+    if family not in probe.attention(profile):
+        return cannot(family, probe.ABSENT)
+    pays = probe.serves(family, C_NAME[dtype], profile)
+    why, give_up = "" if pays else probe.SLOW, partial(probe.give_up, f"attention {family}")
+    return Route(FIRST if pays else LAST, family, partial(plan, family, c), why, give_up)
 
 
 def tile(family: str, use: str, narrow: bool, size: int, profile: DeviceProfile) -> dict[str, int]:

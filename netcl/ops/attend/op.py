@@ -16,10 +16,11 @@ from netcl.core.dtypes import BOOL, UINT8, as_dtype, common_dtype, compute_dtype
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import as_int
 from netcl.core.tensor import Tensor, allocate, same_queue
+from netcl.kernels import route
 from netcl.ops.attend import cpu as attention_cpu
 from netcl.ops.attend import gpu as attention_gpu
 from netcl.ops.attend.host import numpy_attention, numpy_attention_grad
-from netcl.ops.attend.problem import Call, Geometry
+from netcl.ops.attend.problem import ATTENTION, ATTENTION_GRAD, Call, Geometry
 from netcl.ops.product.op import promote
 from netcl.ops.record import FLOATS, HALF, Facts, Op, register
 
@@ -49,6 +50,8 @@ def attention(
     tensors = [q, k, v] if key_padding_mask is None else [q, k, v, key_padding_mask]
     queue = same_queue("attention", *tensors)
     if q.backend == "cpu":
+        if route.special:
+            route.sole(ATTENTION)
         o, lse = cpu.compute(numpy_attention, *tensors, geometry=geometry)
         return o, lse
     if q.size == 0 or geometry.keys == 0:
@@ -80,6 +83,8 @@ def attention_grad(
     if not any(needs):
         return None, None, None
     if q.backend == "cpu":
+        if route.special:
+            route.sole(ATTENTION_GRAD)
         found = cpu.compute(numpy_attention_grad, *tensors, geometry=geometry)
     elif q.size == 0 or k.size == 0:
         found = tuple(Tensor.zeros(queue, t.shape, t.dtype) for t in (q, k, v))

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 from netcl.core.dtypes import DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
+from netcl.kernels.route import declare
 
 OPTIONS = ("-cl-mad-enable",)
+ATTENTION = declare("attention", "wgmma", "mma", "direct", "tiled")
+ATTENTION_GRAD = declare("attention_grad", "wgmma", "mma", "tiled")
 
 
 class Geometry(NamedTuple):

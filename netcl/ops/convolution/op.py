@@ -65,7 +65,7 @@ def conv2d(
     if x.backend == "cpu":
         operands = (x, w) if bias is None else (x, w, bias)
         if route.special:
-            route.check_host(FORWARD)
+            route.sole(FORWARD)
         return cpu.compute(conv_numpy.forward, *operands, g=g, activation=activation)
     y = allocate(x.queue, g.y_shape, x.dtype)
     if y.size:
@@ -87,7 +87,7 @@ def conv2d_input_grad(
     g, w = _floats("conv2d_input_grad", g, w)
     if g.backend == "cpu":
         if route.special:
-            route.check_host(INPUT_GRAD)
+            route.sole(INPUT_GRAD)
         return cpu.compute(conv_numpy.input_grad, g, w, form=form)
     dx = allocate(g.queue, form.x_shape, g.dtype)
     if dx.size:
@@ -108,7 +108,7 @@ def conv2d_weight_grad(
     g, x = _floats("conv2d_weight_grad", g, x)
     if g.backend == "cpu":
         if route.special:
-            route.check_host(WEIGHT_GRAD)
+            route.sole(WEIGHT_GRAD)
         return cpu.compute(conv_numpy.weight_grad, g, x, form=form)
     dw = allocate(g.queue, form.w_shape, g.dtype)
     if dw.size and g.size:

@@ -15,22 +15,24 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import arm_flag, flag_buffer
-from netcl.core.device.profile import profile_of
+from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, compute_dtype
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.chain import is_aligned
-from netcl.kernels import sources
+from netcl.kernels import route, sources
 from netcl.kernels.grid import is_wide, like, line_of
 from netcl.kernels.plans import remember
 from netcl.kernels.program import Program, program
+from netcl.kernels.route import FIRST, Route, cannot, choose, declare
 from netcl.ops.elementwise import add, assign, contiguous, copy
 from netcl.ops.index.pick import check_gathered, check_index_dtype, check_on_host, pick, three
 from netcl.ops.index.sort import order_of_rows
 from netcl.ops.product.op import promote
 
+SCATTER = declare("scatter_add", "sorted", "walk")
 NONE = -1  # no position is left out
 WALK = 32  # positions that a GPU's item may walk along before sorting them is quicker
 RANKED = 1 << 14  # positions up to which counting for each those before it sorts them quickest
@@ -108,7 +110,7 @@ def _region(shape: Shape, index: Shape, axis: int) -> tuple[slice, ...]:
 
 def _summed(job: Addition) -> Tensor:
     src, profile = job.src, profile_of(job.src.queue)
-    if src.size and profile.kind not in ("cpu", "numpy") and src.shape[1] > WALK:
+    if src.size and _takes_runs(profile, src.shape[1]):
         return _by_runs(job if job.x is None else job._replace(x=contiguous(job.x)))
     compute = compute_dtype(src.dtype)
     out = Tensor.zeros(src.queue, job.shape, compute) if job.x is None else copy(job.x.astype(compute))
@@ -117,6 +119,22 @@ def _summed(job: Addition) -> Tensor:
     elif src.size:
         _by_columns(job, three(out, job.axis))
     return out.astype(src.dtype)
+
+
+def _takes_runs(profile: DeviceProfile, count: int) -> bool:
+    """Whether `count` positions are sorted first, or columns are walked along them."""
+    can, pays = profile.kind not in ("cpu", "numpy"), count > WALK
+    if not route.special:
+        return can and pays
+    if profile.kind == "numpy":
+        route.sole(SCATTER)
+        return False
+    runs = (
+        Route(FIRST, "sorted", lambda: True)
+        if can and pays
+        else cannot("sorted", f"for more than {WALK} positions, on GPUs")
+    )
+    return bool(choose(SCATTER, [runs, Route(FIRST, "walk", lambda: False)]))
 
 
 def _numpy_add(out: np.ndarray, index: np.ndarray, src: np.ndarray, where: str, skip: int) -> np.ndarray:

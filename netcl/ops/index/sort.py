@@ -15,12 +15,14 @@ from netcl.core.dtypes import C_NAME, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import ShapeError
 from netcl.core.memory import empty_buffer
 from netcl.core.tensor import Tensor, allocate
-from netcl.kernels import sources
+from netcl.kernels import route, sources
 from netcl.kernels.grid import GROUP, like
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
+from netcl.kernels.route import FIRST, LAST, Route, choose, declare
 from netcl.ops.index.pick import gather
 
+SORT = declare("sort", "serial", "merge")
 LONGEST = 1 << 29  # of a row: positions inside it are 32-bit
 PAIRS = 8  # of a GPU's work-item: EACH of sort.cl
 SMALL = 1 << 17  # pairs up to which launches cost a GPU more than searching many runs at once
@@ -31,6 +33,8 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
     axis = layout.as_axis("argsort", axis, x.ndim)
     if x.backend == "cpu":
+        if route.special:
+            route.sole(SORT)
         return cpu.compute(_numpy_order, x, axis=axis, descending=descending)
     if x.size == 0:
         return allocate(x.queue, x.shape, INT64)
@@ -69,13 +73,18 @@ def _numpy_order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
 
 def order_of_rows(x: Tensor, descending: bool = False) -> Tensor:
     """The stable order of each row of `x` (rows, n) on a device, as int64."""
-    return remember(x.queue, ("sort", descending, *like(x)), lambda: _plan(x, descending))(x)
+    return remember(x.queue, ("sort", descending, route.mode, *like(x)), lambda: _plan(x, descending))(x)
 
 
 def _plan(x: Tensor, descending: bool) -> Order:
     profile, (rows, n) = profile_of(x.queue), x.shape
     facts = {"x_r": x.strides[0], "x_k": x.strides[1], "rows": rows, "n": n, "descending": int(descending)}
-    return (_by_rows if profile.kind == "cpu" else _by_blocks)(x, facts, profile)
+    on_cpu = profile.kind == "cpu"
+    rows_cost, blocks_cost = (FIRST, LAST) if on_cpu else (LAST, FIRST)
+    return choose(SORT, [  # type: ignore[no-any-return]
+        Route(rows_cost, "serial", lambda: _by_rows(x, facts, profile), "" if on_cpu else "few items sort alone"),
+        Route(blocks_cost, "merge", lambda: _by_blocks(x, facts, profile), "barriers cost a CPU" if on_cpu else ""),
+    ])  # fmt: skip
 
 
 def _by_rows(x: Tensor, facts: dict[str, int], profile: DeviceProfile) -> Order:

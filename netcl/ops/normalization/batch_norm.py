@@ -12,6 +12,7 @@ from netcl.core.backend import cpu
 from netcl.core.dtypes import DType
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor
+from netcl.kernels import route
 from netcl.kernels.plans import remember
 from netcl.ops.normalization import channels, host
 from netcl.ops.normalization.problem import (
@@ -93,6 +94,8 @@ def _plan_forward(
     if x.backend == "cl":
         plan = channels.plan_train if training else channels.plan_apply
         return plan(x, weight, bias, statistics, activation)
+    if route.special:
+        route.sole(channels.BATCH_NORM)
     return (_numpy_train if training else _numpy_apply)(_view(x), activation == "relu")
 
 

@@ -9,6 +9,8 @@ from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, DType
 from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor, allocate
+from netcl.kernels import route
+from netcl.kernels.route import declare, kept
 from netcl.ops.elementwise import assign
 from netcl.ops.normalization.grid import ByName, by_name, cpu_vector, gpu_vector, kernel, split_rows, stream_flag
 from netcl.ops.normalization.problem import (
@@ -23,6 +25,7 @@ from netcl.ops.normalization.problem import (
     types_of,
 )
 
+BATCH_NORM = declare("batch_norm", "registers", "passes")
 ELEMENTS_PER_GROUP = 8192  # of a channel, that a GPU's group sums
 ITEMS_PER_GROUP = 256  # of the elementwise kernels
 ELEMENTS_PER_BLOCK = 4096  # of a sample's neighbouring channels, at most, that a CPU device's work-item takes
@@ -136,6 +139,8 @@ def _cpu_train(x: Tensor, types: Types, flags: tuple[str, ...]) -> Launch[Normed
     """The launch that makes (y, mean, rstd)."""
     (_, c, span), profile = sizes_of(x), profile_of(x.queue)
     vector, channels = cpu_vector(types.compute, profile), 1
+    if route.special:
+        route.sole(BATCH_NORM, "passes")
     if span == 1:
         vector, channels, _ = _cpu_tile(c, span, types.compute, profile)
     flags += flags_of(COLUMNS=span == 1) + stream_flag(x.shape, span, types, profile)
@@ -222,7 +227,7 @@ def _gpu_train(x: Tensor, types: Types, flags: tuple[str, ...], track: tuple[str
     """The launches of `moments`, `finish` and `apply`, which make (y, mean, rstd)."""
     sizes, dims = _gpu_tile(x, types)
     counts = (VECTORS_PER_ITEM // 2, VECTORS_PER_ITEM)
-    sizes["PER"] = next((p for p in counts if dims["chunk"] <= p * sizes["LANES"]), 0)
+    sizes["PER"] = kept(BATCH_NORM, next((p for p in counts if dims["chunk"] <= p * sizes["LANES"]), 0))
     one, parts = ((dims["C"],), types.compute), ((dims["splits"], dims["C"]), types.compute)
     made = kernel(x.queue, "batch_norm_gpu.cl", "moments", types, track, **sizes)
     moments = made.bind(*_split_grid(sizes, dims), dict.fromkeys(("part_m", "part_s"), parts), D=dims)

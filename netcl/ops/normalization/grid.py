@@ -13,11 +13,13 @@ from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.grid import width_of
 from netcl.kernels.program import New, Program, program
+from netcl.kernels.route import declare, kept
 from netcl.kernels.streaming import is_streamed
 from netcl.ops.normalization.problem import Types, flags_of
 
 ByName = dict[str, Tensor]
 OPTIONS = ("-cl-mad-enable",)
+NORM = declare("norm", "registers", "passes")
 ELEMENTS_PER_ITEM = 16384  # that a CPU device's work-item should at least walk over
 
 
@@ -72,16 +74,16 @@ def power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def row_group(n: int, vec: int, profile: DeviceProfile) -> dict[str, Any]:
+def row_group(n: int, vec: int, profile: DeviceProfile, keep: bool = True) -> dict[str, Any]:
     """Work-items per row (WG), rows per group (ROWS) and vectors per work-item (PER) for rows of `n` elements.
 
-    PER 0 stands for rows that do not fit in registers. Few values keep the number of programs small.
+    PER 0 stands for rows that do not fit in registers, or are not kept there. Few values make few programs.
     """
     limit = profile.group(256)
     vectors = -(-n // vec)
     items = min(limit, max(min(32, limit), power_of_two(-(-vectors // 4))))
     per = next((p for p in (1, 4, 8) if vectors <= p * items), 0)
-    return {"WG": items, "ROWS": max(1, limit // items), "PER": per}
+    return {"WG": items, "ROWS": max(1, limit // items), "PER": kept(NORM, per) if keep else 0}
 
 
 def split_rows(rows: int, n: int, units: int) -> int:

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from netcl.core.errors import ShapeError
 from netcl.core.layout import as_int
 from netcl.core.tensor import Tensor
+from netcl.kernels import route
 from netcl.kernels.plans import remember
 from netcl.ops.normalization import host, rows
+from netcl.ops.normalization.grid import NORM
 from netcl.ops.normalization.problem import (
     Needs,
     Optional,
@@ -69,6 +71,8 @@ def _plan_forward(x: Tensor, groups: int, weight: Optional, bias: Optional) -> C
     r = _rows_of(x, groups)
     if x.backend == "cl":
         return rows.plan_forward(x, weight, bias, (x.shape[0], groups), r)
+    if route.special:
+        route.sole(NORM)
     return host.plan_forward(_view(x, r))
 
 
@@ -83,6 +87,8 @@ def _plan_backward(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Opt
     r = _rows_of(x, mean.shape[1])
     if x.backend == "cl":
         return rows.plan_backward(g, x, mean, weight, r, needs, x.shape[1:2])
+    if route.special:
+        route.sole(NORM)
     return host.plan_backward(_view(x, r), needs)
 
 

@@ -12,8 +12,10 @@ from typing import Any
 from netcl.core import layout
 from netcl.core.errors import ShapeError
 from netcl.core.tensor import Tensor
+from netcl.kernels import route
 from netcl.kernels.plans import remember
 from netcl.ops.normalization import host, rows
+from netcl.ops.normalization.grid import NORM
 from netcl.ops.normalization.problem import (
     Needs,
     Optional,
@@ -101,6 +103,8 @@ def _plan_forward(where: str, x: Tensor, weight: Optional, bias: Optional, axes:
     if x.backend == "cl":
         r = Rows(layout.size_of(x.shape[:first]), layout.size_of(x.shape[first:]))
         return rows.plan_forward(x, weight, bias, x.shape[:first], r, rms)
+    if route.special:
+        route.sole(NORM)
     return host.plan_forward(_view(x, first), rms=rms)
 
 
@@ -127,6 +131,8 @@ def _plan_backward(
     if x.backend == "cl":
         r = Rows(rstd.size, layout.size_of(x.shape[first:]))
         return rows.plan_backward(g, x, mean, weight, r, needs, x.shape[first:])
+    if route.special:
+        route.sole(NORM)
     return host.plan_backward(_view(x, first), needs)
 
 

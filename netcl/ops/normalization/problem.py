@@ -10,6 +10,7 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape, size_of
 from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, same_queue
+from netcl.kernels import route
 
 Needs = Sequence[bool]
 Optional = Tensor | None
@@ -54,7 +55,7 @@ def sizes_of(x: Tensor) -> tuple[int, int, int]:
 
 def layouts(queue: Queue, *tensors: Optional) -> tuple[Any, ...]:
     """What the plan of a norm on `queue` depends on, and whether the tensors are on it."""
-    return tuple(
+    return route.mode, *(
         [None if t is None else (t.shape, t.strides, t.dtype, t.offset & 3, t.queue is queue) for t in tensors]
     )
 

@@ -9,7 +9,9 @@ from netcl.core.device.profile import profile_of
 from netcl.core.layout import Shape, size_of
 from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate
+from netcl.kernels import route
 from netcl.ops.normalization.grid import (
+    NORM,
     ByName,
     by_name,
     cpu_vector,
@@ -45,6 +47,8 @@ def plan_forward(x: Tensor, weight: Optional, bias: Optional, lead: Shape, r: Ro
         return lambda *_: tuple([allocate(queue, *of).fill_(0) for of in new.values()])
     flags = flags_of(RMS=rms, CHANNELS=r.per, HAS_W=weight is not None, HAS_B=bias is not None)
     if profile.kind == "cpu":
+        if route.special:
+            route.sole(NORM, "passes")
         flags += stream_flag(x.shape, r.stretch, types, profile)
         step = split_rows(r.rows, r.n, profile.compute_units)
         made = kernel(queue, "norm_cpu.cl", "norm", types, flags, **cpu_vector(types.compute, profile))
@@ -140,7 +144,7 @@ def _gpu_channel_sums(x: Tensor, types: Types, r: Rows, flags: tuple[str, ...], 
     queue, profile = x.queue, profile_of(x.queue)
     samples, channels = r.rows // r.groups, r.groups * r.per
     vector = gpu_vector(types.compute, r.span % 4 == 0 and aligned)
-    sizes = row_group(r.span, vector["VEC"], profile) | {"PER": 0}
+    sizes = row_group(r.span, vector["VEC"], profile, keep=False)
     made = kernel(queue, "norm_gpu.cl", "channel_sums", types, ("CHANNELS",), **vector, **sizes)
     rows = r._replace(rows=samples * channels, n=r.span)
     new = _results(x, types, (False, True, True), (samples, channels))

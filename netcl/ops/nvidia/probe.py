@@ -27,6 +27,7 @@ from netcl.runtime.cache import cacher
 FAMILIES = ("mma", "wgmma")  # in order of preference, the best last
 TEXTS = ("ptx.cl", "mma.cl", "wgmma.cl", "pack.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
 ABSENT = "the device has no such units, or they are switched off"
+SLOW = "three TF32 products take this chip longer than an ordinary one"
 TIMEOUT = 180.0  # seconds for a child
 _allowed: tuple[str, ...] = FAMILIES  # narrowed by `only`
 _broken: set[str] = set()  # families that failed after the probe

@@ -58,7 +58,7 @@ def _on_units(name: str, module: Any, queue: Any, p: Product, profile: DevicePro
     if tiling is None:
         return cannot(name, f"for at least {module.LEAST} rows, columns and k that lie along memory")
     pays = probe.serves(name, C_NAME[p.dtype], profile)
-    why = "" if pays else "three TF32 products take this chip longer than an ordinary one"
+    why = "" if pays else probe.SLOW
     plan = partial(module.plan, queue, p, tiling)
     return Route(tiling.cost if pays else LAST, name, plan, why, partial(probe.give_up, name))
 

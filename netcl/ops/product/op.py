@@ -194,7 +194,7 @@ def _first(
         raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
     if a.backend == "cpu":
         if route.special:
-            route.check_host(MATMUL)
+            route.sole(MATMUL)
         return numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
     if out is not None and out.strides[-1] != 1 and shape[-1] != 1:
         return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
