@@ -219,6 +219,10 @@ def _differentiable(value: Tensor) -> None:
         raise DTypeError(f"requires_grad: expected a float16, bfloat16, float32 or float64 tensor, got {value.dtype}.")
 
 
+Value = Node | Tensor  # what ops take
+Operand = Node | Tensor | int | float | np.number | np.bool_  # what elementwise ops take
+
+
 def tensor(x: Tensor | Node, requires_grad: bool = False) -> Node:
     """Wrap a Tensor as a node. With `requires_grad` its gradient is kept in `.grad` after backward."""
     if isinstance(x, Node):

@@ -105,6 +105,10 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
     return nodes if many else nodes[0]
 
 
+apply_one: Callable[..., Node] = apply_op  # of ops with one result
+apply_many: Callable[..., tuple[Node, ...]] = apply_op  # of ops with several
+
+
 def _unknown(name: str) -> NoReturn:
     raise GradientError(
         f"apply_op: expected the name of an operation, got {name!r}{meant(str(name), (*TABLE, *OPS))}; register_op and "

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from netcl.autograd import functional as ag
 from netcl.autograd.compiler import CompiledFunction, jit_compile
-from netcl.autograd.functional import cross_entropy, mean
-from netcl.autograd.functional import elementwise as ag
 from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, register_op
 from netcl.core import layout
@@ -191,7 +190,7 @@ class FusedCrossEntropyPlan:
 
     def __call__(self, logits: Any, labels: Any) -> Node:
         """The mean loss, shape (1,)."""
-        return cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        return ag.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
 
 def fused_softmax_cross_entropy(logits: Any, labels: Any, label_smoothing: float = 0.0) -> Node:
@@ -220,14 +219,14 @@ class FusedNormActivationPlan:
 
 
 def _layer_norm(x: Any, weight: Any, bias: Any, eps: float, activation: Callable[[Node], Node]) -> Node:
-    d = x - mean(x, -1, keepdims=True)
-    y = d * ag.rsqrt(mean(ag.square(d), -1, keepdims=True) + eps)
+    d = x - ag.mean(x, -1, keepdims=True)
+    y = d * ag.rsqrt(ag.mean(ag.square(d), -1, keepdims=True) + eps)
     y = y if weight is None else y * weight
     return activation(y if bias is None else y + bias)
 
 
 def _rms_norm(x: Any, weight: Any, bias: Any, eps: float, activation: Callable[[Node], Node]) -> Node:
-    y = x * ag.rsqrt(mean(ag.square(x), -1, keepdims=True) + eps)
+    y = x * ag.rsqrt(ag.mean(ag.square(x), -1, keepdims=True) + eps)
     y = y if weight is None else y * weight
     return activation(y if bias is None else y + bias)
 

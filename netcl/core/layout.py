@@ -8,6 +8,8 @@ from itertools import pairwise
 from operator import index as as_index
 from typing import Any
 
+import numpy as np
+
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 
 Shape = tuple[int, ...]
@@ -88,6 +90,12 @@ def as_ints(where: str, values: Any, name: str) -> tuple[int, ...]:
         return tuple([as_index(n) for n in values])
     except TypeError:
         raise DTypeError(f"{where}: expected {name} as whole numbers (int), got {shown(values)}.") from None
+
+
+def flat_ints(where: str, values: tuple[Any, ...], name: str) -> tuple[int, ...]:
+    """f(2, 3) and f((2, 3)) alike."""
+    one = len(values) == 1 and not isinstance(values[0], (int, np.integer))
+    return as_ints(where, values[0] if one else values, name)
 
 
 def as_axis(where: str, axis: Any, ndim: int) -> int:

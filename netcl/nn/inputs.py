@@ -26,7 +26,8 @@ def input_of(where: str, x: Any, dtype: DType | None) -> Any:
             f"{where}: expected a Node or a Tensor as input, got {type(x).__name__}; "
             "make one with Tensor.from_host(queue, array)."
         )
-    found = x.dtype
+    given: Any = x  # a symbol while tracing
+    found = given.dtype
     if dtype is None or found == dtype or not (is_float(found) and is_float(dtype)) or state.autocast is not None:
         return x
-    return ag.astype(x, dtype)
+    return ag.astype(given, dtype)

@@ -15,7 +15,7 @@ from netcl.core.errors import ShapeError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.elementwise import assign, copy
-from netcl.ops.record import Facts, Op, alike, register
+from netcl.ops.record import Facts, Op, alike, compose, register
 
 PAD_MODES = ("constant", "reflect", "replicate")
 
@@ -185,14 +185,15 @@ def padding_of(shape: Shape, widths: Any, mode: str) -> tuple[tuple[slice, ...],
     """What of an array of `shape` stays, and the (before, after) to put on each axis then."""
     if mode not in PAD_MODES:
         raise ValueError(f"pad: expected a mode of {', '.join(PAD_MODES)}, got {mode!r}.")
-    pairs = _pairs(widths, len(shape))
+    pairs = as_widths(widths, len(shape))
     if any(before + n + after < 0 for (before, after), n in zip(pairs, shape, strict=True)):
         raise ShapeError(f"pad: expected widths that leave at least nothing of {shape}, got {pairs}.")
     cut = tuple(slice(max(-b, 0), n - max(-a, 0)) for (b, a), n in zip(pairs, shape, strict=True))
     return cut, tuple((max(b, 0), max(a, 0)) for b, a in pairs)
 
 
-def _pairs(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+def as_widths(widths: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+    """`widths` of padding as (before, after) for each axis."""
     if isinstance(widths, (int, np.integer)):
         return ((int(widths), int(widths)),) * ndim
     try:
@@ -351,3 +352,11 @@ for _op in (
        onnx="Pad"),
 ):  # fmt: skip
     register(_op)
+for _op in (
+    Op("flatten", Tensor.flatten, methods=("flatten",), onnx="Flatten"),
+    Op("transpose", Tensor.transpose, methods=("transpose",), onnx="Transpose"),
+    Op("chunk", chunk),
+    Op("repeat", repeat, array_api="repeat"),
+    Op("tile", tile, onnx="Tile", array_api="tile"),
+):
+    compose(_op)

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from netcl.core.dtypes import DType
-from netcl.core.kernels.primitives import TABLE, Primitive
+from netcl.core.kernels.primitives import HIGH, INTEGER, REFUSED, TABLE, Primitive
 from netcl.core.layout import Shape, broadcast
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise, promotion
@@ -23,7 +23,7 @@ Facts = tuple[Shape, DType]  # of a result
 
 # what an op takes: every dtype, floats, all but bools, integers and bools, int32 and int64 (of its index)
 ANY, FLOATS, NUMBERS, INTEGERS, INDICES = "any", "floats", "numbers", "integers", "indices"
-HALF, FLOAT = "half", "float32"  # what mixed precision computes an op's floats in; "": as they come
+HALF, FLOAT = "half", HIGH  # what mixed precision computes an op's floats in; "": as they come
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ class Op:
         object.__setattr__(self, "waits", "room" in asked)
         object.__setattr__(self, "extras", frozenset(n for n in ("needs", "aux") if n in named))
 
+    @property
+    def public(self) -> Callable[..., Any]:
+        """The function whose signature and docstring `ag.<name>` has."""
+        return self.function or self.forward
+
     def read(self, saved: Sequence[Any], attrs: dict[str, Any], edges: Sequence[Any]) -> Sequence[Any]:
         """Those of the `saved` inputs and `attrs` that the gradients wanted (where there is an edge) read."""
         reads = self.reads
@@ -77,11 +82,18 @@ class Op:
 
 
 OPS: dict[str, Op] = {}  # all but the rows of the primitive table, by name
+COMPOSED: dict[str, Op] = {}  # functions made of ops, which `apply_op` does not know
 
 
 def register(op: Op) -> Op:
     """Add a record to the table."""
     OPS[op.name] = op
+    return op
+
+
+def compose(op: Op) -> Op:
+    """Add the record of a function made of other ops, whose gradients are its own."""
+    COMPOSED[op.name] = op
     return op
 
 
@@ -103,14 +115,14 @@ def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def every() -> dict[str, Op]:
-    """All ops by name: rows of the primitive table, and the others."""
-    return {**{name: of_row(row) for name, row in TABLE.items()}, **OPS}
+    """All ops by name: rows of the primitive table, the others, and functions made of them."""
+    return {**{name: of_row(row) for name, row in TABLE.items()}, **OPS, **COMPOSED}
 
 
 def find(name: str) -> Op | None:
     """The record of an op, None for an unknown name."""
     row = TABLE.get(name)
-    return OPS.get(name) if row is None else of_row(row)
+    return OPS.get(name) or COMPOSED.get(name) if row is None else of_row(row)
 
 
 def of_row(row: Primitive) -> Op:
@@ -120,8 +132,12 @@ def of_row(row: Primitive) -> Op:
         return elementwise.gradients(row.name, g, y, xs, needs, **attrs)
 
     saves = tuple("y" if n == "y" else row.inputs.index(n) for n in row.saved)
-    forward = partial(elementwise.apply, row.name)
-    return Op(row.name, forward, backward if row.grads else None, saves, shape=partial(_row_shape, row))
+    dtypes = INTEGERS if row.result == INTEGER else NUMBERS if row.bools == REFUSED else ANY
+    return Op(
+        row.name, partial(elementwise.apply, row.name), backward if row.grads else None, saves,
+        shape=partial(_row_shape, row), function=getattr(elementwise, row.name, None), dtypes=dtypes,
+        methods=row.methods, cast=row.cast, onnx=row.onnx, array_api=row.array_api,
+    )  # fmt: skip
 
 
 def _row_shape(row: Primitive, *operands: Any, **attrs: Any) -> Facts:

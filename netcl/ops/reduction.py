@@ -199,17 +199,23 @@ def sum(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 def prod(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Product over `axis`; integers and booleans give int64."""
+    """Product over `axis`; integers and booleans give int64. Its gradient is exact where elements are zero."""
     return reduce(x, "prod", axis, keepdims)
 
 
 def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Largest element over `axis`; NaN wins. Raises ShapeError over no elements."""
+    """Largest element over `axis`; NaN wins. Raises ShapeError over no elements.
+
+    The gradient is shared evenly among equal ones.
+    """
     return reduce(x, "max", axis, keepdims)
 
 
 def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Smallest element over `axis`; NaN wins. Raises ShapeError over no elements."""
+    """Smallest element over `axis`; NaN wins. Raises ShapeError over no elements.
+
+    The gradient is shared evenly among equal ones.
+    """
     return reduce(x, "min", axis, keepdims)
 
 
@@ -228,7 +234,7 @@ def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float 
 
 
 def std(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-    """Square root of `var`."""
+    """Square root of `var`; the gradient is 0 where it is 0."""
     return _spread(x, axis, keepdims, correction, "root")
 
 

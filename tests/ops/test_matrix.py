@@ -14,6 +14,8 @@ import netcl.autograd as ag
 from netcl import ops
 from netcl.core.dtypes import as_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.kernels.primitives import TABLE as ELEMENTWISE
+from netcl.ops import record
 
 AXES = (None, 0, 1)
 
@@ -253,6 +255,8 @@ ROWS_OF_OPS = [
         lambda a: windows(a, 3, 2, 1, lowest(a.dtype)).max((-2, -1)), of_shapes(IMAGES)),
     Row("avg_pool2d", lambda x: ag.avg_pool2d(x, 3, 2, 1), lambda a: windows(a, 3, 2, 1).mean((-2, -1)),
         of_shapes(IMAGES), floats("avg_pool2d", "a floating dtype")),
+    Row("adaptive_avg_pool2d", lambda x: ag.adaptive_avg_pool2d(x, 3), lambda a: windows(a, 2, 2).mean((-2, -1)),
+        of_shapes(IMAGES), floats("adaptive_avg_pool2d", "a floating dtype"), layouts=("contiguous", "strided")),
     Row("global_avg_pool2d", ag.global_avg_pool2d, lambda a: a.mean((2, 3), keepdims=True), of_shapes(IMAGES),
         floats("avg_pool2d", "a floating dtype")),
     Row("dropout", lambda x: ag.dropout(x, 1.0), np.zeros_like, refuses=floats("dropout", "a floating tensor")),
@@ -320,16 +324,26 @@ def test_ops(queue, number, name):
 
 
 def test_every_op_has_a_row():
-    """Of ag and ops: here, in the table of elementwise cases, or among those that take no tensor or are their parts."""
-    from netcl.autograd import functional
-    from netcl.core.kernels.primitives import TABLE as ELEMENTWISE
-
-    public = {n for subject in functional._SUBJECTS for n in subject.__all__} | {*ops.__all__}
-    known = {name.split()[0] for name in TABLE} | {*ELEMENTWISE}
+    """Of the records here or among the elementwise cases; of `ops` also what takes no tensor or is a part of others."""
+    known = {name.split()[0] for name in TABLE}
+    of_others = {"to", "gemm", "weighted_bce_smooth_l1_loss"}  # moves between devices, and parts of other ops
+    ours = {name for name, op in record.every().items() if op.public.__module__.startswith("netcl.")}
+    assert ours - known - {*ELEMENTWISE} - of_others == set()
     others = {
-        "swish", "apply", "assign", "cast", "copy", "reduce", "gemm", "to",  # other names, and doors to the same
-        "conv2d_relu", "conv2d_gelu", "conv2d_silu", "linear_relu", "linear_gelu", "linear_silu",
-        "adaptive_avg_pool2d", "arange", "eye", "linspace", "Generator", "bernoulli", "normal", "uniform",
-        "permutation", "randint", "seed",
+        "swish", "apply", "assign", "cast", "copy", "reduce", "gemm",  # other names, and doors to the same
+        "arange", "eye", "linspace", "Generator", "bernoulli", "normal", "uniform", "permutation", "randint", "seed",
+        "force",
     }  # fmt: skip
-    assert public - known - others == set()
+    assert {*ops.__all__} - known - {*ELEMENTWISE} - others == set()
+
+
+ACCEPTED = {
+    record.ANY: DTYPES, record.FLOATS: FLOATS, record.NUMBERS: [t for t in DTYPES if t != "bool"],
+    record.INDICES: ("int32", "int64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in TABLE if record.find(n)])
+def test_records_say_which_dtypes_are_taken(name):
+    taken = {t for t in DTYPES if t not in TABLE[name].refuses}
+    assert taken == {*ACCEPTED[record.find(name).dtypes]}

@@ -1,113 +1,412 @@
-"""Elementwise ops on nodes: the rows of the primitive table."""
+"""Elementwise ops on nodes. Written by tools/generate_ops.py from the records of ops; do not edit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import NoReturn
 
-from netcl.autograd.node import Node
-from netcl.autograd.op import apply_op
-from netcl.core.errors import unexpected
-from netcl.core.kernels.primitives import TABLE, Primitive
-from netcl.core.tensor import Tensor
-from netcl.ops import promotion
+from netcl.autograd.node import Node, Operand, Value
+from netcl.autograd.op import apply_one
 
 __all__ = [
-    "abs", "add", "atan", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clip",
-    "cos", "cosh", "div", "elu", "eq", "erf", "exp", "expm1", "floor", "fmod", "ge", "gelu", "gt", "hard_sigmoid",
-    "hard_swish", "hard_tanh", "isfinite", "isinf", "isnan", "le", "leaky_relu", "log", "log1p", "log2", "log10",
-    "log_sigmoid", "logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mish", "mul", "ne",
-    "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin",
-    "sinh", "softplus", "softsign", "sqrt", "square", "sub", "swish", "tan", "tanh", "trunc", "where",
-]  # fmt: skip
+    "abs",
+    "add",
+    "atan",
+    "atan2",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
+    "ceil",
+    "cos",
+    "cosh",
+    "div",
+    "elu",
+    "eq",
+    "erf",
+    "exp",
+    "expm1",
+    "floor",
+    "fmod",
+    "ge",
+    "gt",
+    "hard_sigmoid",
+    "hard_swish",
+    "hard_tanh",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "le",
+    "leaky_relu",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "log_sigmoid",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "lt",
+    "maximum",
+    "minimum",
+    "mish",
+    "mul",
+    "ne",
+    "neg",
+    "reciprocal",
+    "relu",
+    "remainder",
+    "round",
+    "rsqrt",
+    "selu",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sinh",
+    "softplus",
+    "softsign",
+    "sqrt",
+    "square",
+    "sub",
+    "swish",
+    "tan",
+    "tanh",
+    "trunc",
+]
 
-Value = Any  # a Node, a Tensor or a Python number
+
+def add(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """add: y = a + b, elementwise. Gradient: d/da = g; d/db = g."""
+    return apply_one("add", a, b, **unknown)
 
 
-def _placed(row: Primitive, args: tuple[Value, ...], named: dict[str, Value]) -> tuple[Value, ...]:
-    """The operands of a row in order, some of them given by name."""
-    rest = row.inputs[len(args) :]
-    if set(rest) != set(named):
-        raise unexpected(row.name, [n for n in named if n not in rest] or [*named], row.inputs)
-    return (*args, *(named[n] for n in rest))
+def sub(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """sub: y = a - b, elementwise. Gradient: d/da = g; d/db = -g."""
+    return apply_one("sub", a, b, **unknown)
 
 
-def _elementwise(name: str) -> Callable[..., Node]:
-    row = TABLE[name]
-
-    def op(*args: Value, **named: Value) -> Node:
-        return apply_op(name, *(_placed(row, args, named) if named else args))  # type: ignore[no-any-return]
-
-    op.__name__ = op.__qualname__ = name
-    op.__doc__ = f"{name}({', '.join((*row.inputs, *row.attrs))}): y = {row.value}, elementwise with broadcasting."
-    return op
+def mul(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """mul: y = a * b, elementwise. Gradient: d/da = g * b; d/db = g * a."""
+    return apply_one("mul", a, b, **unknown)
 
 
-add, sub, mul, div = (_elementwise(n) for n in ("add", "sub", "mul", "div"))
-maximum, minimum, remainder, fmod = (_elementwise(n) for n in ("maximum", "minimum", "remainder", "fmod"))
-lt, le, gt, ge, eq, ne = (_elementwise(n) for n in ("lt", "le", "gt", "ge", "eq", "ne"))
-bitwise_and, bitwise_or = (_elementwise(n) for n in ("bitwise_and", "bitwise_or"))
-bitwise_xor, bitwise_not = (_elementwise(n) for n in ("bitwise_xor", "bitwise_not"))
-logical_and, logical_or, logical_not = (_elementwise(n) for n in ("logical_and", "logical_or", "logical_not"))
-isnan, isfinite, isinf, atan2 = (_elementwise(n) for n in ("isnan", "isfinite", "isinf", "atan2"))
-neg, abs, sign, square, reciprocal = (_elementwise(n) for n in ("neg", "abs", "sign", "square", "reciprocal"))
-exp, expm1, log, log1p, log2, log10 = (_elementwise(n) for n in ("exp", "expm1", "log", "log1p", "log2", "log10"))
-sqrt, rsqrt, erf, sin, cos, tan = (_elementwise(n) for n in ("sqrt", "rsqrt", "erf", "sin", "cos", "tan"))
-sinh, cosh, tanh, atan = (_elementwise(n) for n in ("sinh", "cosh", "tanh", "atan"))
-floor, ceil, round, trunc = (_elementwise(n) for n in ("floor", "ceil", "round", "trunc"))
-relu, sigmoid, log_sigmoid, silu, mish = (_elementwise(n) for n in ("relu", "sigmoid", "log_sigmoid", "silu", "mish"))
-selu, softplus, softsign = (_elementwise(n) for n in ("selu", "softplus", "softsign"))
-hard_sigmoid, hard_swish, hard_tanh = (_elementwise(n) for n in ("hard_sigmoid", "hard_swish", "hard_tanh"))
-swish = silu
+def div(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """div: y = a / b, elementwise. Gradient: d/da = g / b; d/db = -g * y / b."""
+    return apply_one("div", a, b, **unknown)
 
 
-def where(condition: Value, a: Value, b: Value, **unknown: Any) -> Node:
-    """`a` where `condition` is true (not zero), else `b`; all three broadcast.
+def neg(a: Value, **unknown: NoReturn) -> Node:
+    """neg: y = -a, elementwise. Gradient: d/da = -g."""
+    return apply_one("neg", a, **unknown)
 
-    `a` gets the upstream gradient where it was chosen and exactly 0 elsewhere, `b` the other way round, even where the
-    upstream gradient is NaN or infinite. What computed them is still asked for its slope everywhere: behind
-    `where(x > 0, sqrt(x), x)` sqrt multiplies that 0 by its NaN at x = -1, as in other frameworks. Keep its argument
-    where it is defined: `where(x > 0, sqrt(where(x > 0, x, 1.0)), x)`.
+
+def abs(a: Value, **unknown: NoReturn) -> Node:
+    """abs: y = abs(a), elementwise. Gradient: d/da = where(a > 0, g, where(a < 0, -g, 0 * g))."""
+    return apply_one("abs", a, **unknown)
+
+
+def sign(a: Value, **unknown: NoReturn) -> Node:
+    """sign: y = where(a > 0, 1, where(a < 0, -1, a)), elementwise. Gradient: d/da = 0 * g."""
+    return apply_one("sign", a, **unknown)
+
+
+def square(a: Value, **unknown: NoReturn) -> Node:
+    """square: y = a * a, elementwise. Gradient: d/da = 2 * g * a."""
+    return apply_one("square", a, **unknown)
+
+
+def reciprocal(a: Value, **unknown: NoReturn) -> Node:
+    """reciprocal: y = 1 / a, elementwise. Gradient: d/da = -g * y * y."""
+    return apply_one("reciprocal", a, **unknown)
+
+
+def remainder(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """remainder: y = WITH_SIGN_OF(b, fmod(a, b)), elementwise. Gradient: d/da = g; d/db = -g * floor(a / b)."""
+    return apply_one("remainder", a, b, **unknown)
+
+
+def fmod(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """fmod: y = fmod(a, b), elementwise. Gradient: d/da = g; d/db = -g * trunc(a / b)."""
+    return apply_one("fmod", a, b, **unknown)
+
+
+def maximum(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """maximum: y = where(a > b, a, where(a == a, b, a)), elementwise. Gradient: d/da = where(a > b, g, where(a == b,
+    0.5 * g, 0)); d/db = where(b > a, g, where(a == b, 0.5 * g, 0)).
     """
-    if unknown:
-        raise unexpected("where", unknown, ("condition", "a", "b"))
-    return apply_op("where", condition, a, b)  # type: ignore[no-any-return]
+    return apply_one("maximum", a, b, **unknown)
 
 
-def pow(a: Value, b: Value, **unknown: Any) -> Node:
-    """a ** b; the exponent 2 is a product. Integers: see `ops.pow`."""
-    if unknown:
-        raise unexpected("pow", unknown, ("a", "b"))
-    if isinstance(b, (int, float)) and isinstance(a, (Node, Tensor)) and promotion.is_square(a.dtype, b):
-        return square(a)
-    return apply_op("pow", a, b)  # type: ignore[no-any-return]
+def minimum(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """minimum: y = where(a < b, a, where(a == a, b, a)), elementwise. Gradient: d/da = where(a < b, g, where(a == b,
+    0.5 * g, 0)); d/db = where(b < a, g, where(a == b, 0.5 * g, 0)).
+    """
+    return apply_one("minimum", a, b, **unknown)
 
 
-def clip(a: Value, lo: float | None = None, hi: float | None = None, **unknown: Any) -> Node:
-    """min(max(a, lo), hi); None leaves a side open. The gradient is 0 outside. Integers: see `ops.clip`."""
-    if unknown:
-        raise unexpected("clip", unknown, ("a", "lo", "hi"))
-    return apply_op("clip", a, **promotion.open_bounds(a.dtype, lo, hi))  # type: ignore[no-any-return]
+def lt(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """lt: y = where(a < b, 1, 0), elementwise."""
+    return apply_one("lt", a, b, **unknown)
 
 
-def leaky_relu(a: Value, slope: float = 0.01, **unknown: Any) -> Node:
+def le(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """le: y = where(a <= b, 1, 0), elementwise."""
+    return apply_one("le", a, b, **unknown)
+
+
+def gt(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """gt: y = where(a > b, 1, 0), elementwise."""
+    return apply_one("gt", a, b, **unknown)
+
+
+def ge(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """ge: y = where(a >= b, 1, 0), elementwise."""
+    return apply_one("ge", a, b, **unknown)
+
+
+def eq(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """eq: y = where(a == b, 1, 0), elementwise."""
+    return apply_one("eq", a, b, **unknown)
+
+
+def ne(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """ne: y = where(a != b, 1, 0), elementwise."""
+    return apply_one("ne", a, b, **unknown)
+
+
+def logical_and(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """logical_and: y = where(a != 0, where(b != 0, 1, 0), 0), elementwise."""
+    return apply_one("logical_and", a, b, **unknown)
+
+
+def logical_or(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """logical_or: y = where(a != 0, 1, where(b != 0, 1, 0)), elementwise."""
+    return apply_one("logical_or", a, b, **unknown)
+
+
+def logical_not(a: Value, **unknown: NoReturn) -> Node:
+    """logical_not: y = where(a == 0, 1, 0), elementwise."""
+    return apply_one("logical_not", a, **unknown)
+
+
+def bitwise_and(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """bitwise_and: y = a & b, elementwise."""
+    return apply_one("bitwise_and", a, b, **unknown)
+
+
+def bitwise_or(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """bitwise_or: y = a | b, elementwise."""
+    return apply_one("bitwise_or", a, b, **unknown)
+
+
+def bitwise_xor(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """bitwise_xor: y = a ^ b, elementwise."""
+    return apply_one("bitwise_xor", a, b, **unknown)
+
+
+def bitwise_not(a: Value, **unknown: NoReturn) -> Node:
+    """bitwise_not: y = ~a, elementwise."""
+    return apply_one("bitwise_not", a, **unknown)
+
+
+def isnan(a: Value, **unknown: NoReturn) -> Node:
+    """isnan: y = where(a != a, 1, 0), elementwise."""
+    return apply_one("isnan", a, **unknown)
+
+
+def isfinite(a: Value, **unknown: NoReturn) -> Node:
+    """isfinite: y = where(a - a == 0, 1, 0), elementwise."""
+    return apply_one("isfinite", a, **unknown)
+
+
+def isinf(a: Value, **unknown: NoReturn) -> Node:
+    """isinf: y = where(a == a, where(a - a == 0, 0, 1), 0), elementwise."""
+    return apply_one("isinf", a, **unknown)
+
+
+def exp(a: Value, **unknown: NoReturn) -> Node:
+    """exp: y = exp(a), elementwise. Gradient: d/da = g * y."""
+    return apply_one("exp", a, **unknown)
+
+
+def expm1(a: Value, **unknown: NoReturn) -> Node:
+    """expm1: y = expm1(a), elementwise. Gradient: d/da = g * (y + 1)."""
+    return apply_one("expm1", a, **unknown)
+
+
+def log(a: Value, **unknown: NoReturn) -> Node:
+    """log: y = log(a), elementwise. Gradient: d/da = g / a."""
+    return apply_one("log", a, **unknown)
+
+
+def log2(a: Value, **unknown: NoReturn) -> Node:
+    """log2: y = log(a) * 1.4426950408889634, elementwise. Gradient: d/da = g * 1.4426950408889634 / a."""
+    return apply_one("log2", a, **unknown)
+
+
+def log10(a: Value, **unknown: NoReturn) -> Node:
+    """log10: y = log(a) * 0.4342944819032518, elementwise. Gradient: d/da = g * 0.4342944819032518 / a."""
+    return apply_one("log10", a, **unknown)
+
+
+def log1p(a: Value, **unknown: NoReturn) -> Node:
+    """log1p: y = log1p(a), elementwise. Gradient: d/da = g / (1 + a)."""
+    return apply_one("log1p", a, **unknown)
+
+
+def sqrt(a: Value, **unknown: NoReturn) -> Node:
+    """sqrt: y = sqrt(a), elementwise. Gradient: d/da = 0.5 * g / y."""
+    return apply_one("sqrt", a, **unknown)
+
+
+def rsqrt(a: Value, **unknown: NoReturn) -> Node:
+    """rsqrt: y = 1 / sqrt(a), elementwise. Gradient: d/da = -0.5 * g * y * y * y."""
+    return apply_one("rsqrt", a, **unknown)
+
+
+def sin(a: Value, **unknown: NoReturn) -> Node:
+    """sin: y = sin(a), elementwise. Gradient: d/da = g * cos(a)."""
+    return apply_one("sin", a, **unknown)
+
+
+def cos(a: Value, **unknown: NoReturn) -> Node:
+    """cos: y = cos(a), elementwise. Gradient: d/da = -g * sin(a)."""
+    return apply_one("cos", a, **unknown)
+
+
+def tan(a: Value, **unknown: NoReturn) -> Node:
+    """tan: y = tan(a), elementwise. Gradient: d/da = g * (1 + y * y)."""
+    return apply_one("tan", a, **unknown)
+
+
+def sinh(a: Value, **unknown: NoReturn) -> Node:
+    """sinh: y = sinh(a), elementwise. Gradient: d/da = g * cosh(a)."""
+    return apply_one("sinh", a, **unknown)
+
+
+def cosh(a: Value, **unknown: NoReturn) -> Node:
+    """cosh: y = cosh(a), elementwise. Gradient: d/da = g * sinh(a)."""
+    return apply_one("cosh", a, **unknown)
+
+
+def tanh(a: Value, **unknown: NoReturn) -> Node:
+    """tanh: y = tanh(a), elementwise. Gradient: d/da = g * (1 - y * y)."""
+    return apply_one("tanh", a, **unknown)
+
+
+def atan(a: Value, **unknown: NoReturn) -> Node:
+    """atan: y = atan(a), elementwise. Gradient: d/da = g / (1 + a * a)."""
+    return apply_one("atan", a, **unknown)
+
+
+def atan2(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """atan2: y = atan2(a, b), elementwise. Gradient: d/da = g * b / (a * a + b * b); d/db = -g * a / (a * a + b *
+    b).
+    """
+    return apply_one("atan2", a, b, **unknown)
+
+
+def erf(a: Value, **unknown: NoReturn) -> Node:
+    """erf: y = erf(a), elementwise. Gradient: d/da = g * 1.1283791670955126 * exp(-a * a)."""
+    return apply_one("erf", a, **unknown)
+
+
+def floor(a: Value, **unknown: NoReturn) -> Node:
+    """floor: y = floor(a), elementwise. Gradient: d/da = 0 * g."""
+    return apply_one("floor", a, **unknown)
+
+
+def ceil(a: Value, **unknown: NoReturn) -> Node:
+    """ceil: y = ceil(a), elementwise. Gradient: d/da = 0 * g."""
+    return apply_one("ceil", a, **unknown)
+
+
+def round(a: Value, **unknown: NoReturn) -> Node:
+    """round: y = round(a), elementwise. Gradient: d/da = 0 * g."""
+    return apply_one("round", a, **unknown)
+
+
+def trunc(a: Value, **unknown: NoReturn) -> Node:
+    """trunc: y = trunc(a), elementwise. Gradient: d/da = 0 * g."""
+    return apply_one("trunc", a, **unknown)
+
+
+def relu(a: Value, **unknown: NoReturn) -> Node:
+    """relu: y = where(a < 0, 0, a), elementwise. Gradient: d/da = where(y > 0, g, 0 * y)."""
+    return apply_one("relu", a, **unknown)
+
+
+def leaky_relu(a: Value, slope: float = 0.01, **unknown: NoReturn) -> Node:
     """a where a >= 0, else slope * a."""
-    if unknown:
-        raise unexpected("leaky_relu", unknown, ("a", "slope"))
-    return apply_op("leaky_relu", a, slope=slope)  # type: ignore[no-any-return]
+    return apply_one("leaky_relu", a, slope=slope, **unknown)
 
 
-def elu(a: Value, alpha: float = 1.0, **unknown: Any) -> Node:
+def elu(a: Value, alpha: float = 1.0, **unknown: NoReturn) -> Node:
     """a where a > 0, else alpha * (exp(a) - 1)."""
-    if unknown:
-        raise unexpected("elu", unknown, ("a", "alpha"))
-    return apply_op("elu", a, alpha=alpha)  # type: ignore[no-any-return]
+    return apply_one("elu", a, alpha=alpha, **unknown)
 
 
-def gelu(a: Value, approximate: str = "none", **unknown: Any) -> Node:
-    """a * Phi(a): exact, or with the tanh formula (approximate="tanh"). arXiv:1606.08415."""
-    if unknown:
-        raise unexpected("gelu", unknown, ("a", "approximate"))
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"gelu: expected approximate 'none' or 'tanh', got {approximate!r}.")
-    return apply_op("gelu" if approximate == "none" else "gelu_tanh", a)  # type: ignore[no-any-return]
+def selu(a: Value, **unknown: NoReturn) -> Node:
+    """selu: y = 1.0507009873554805 * where(a > 0, a, 1.6732632423543772 * expm1(a)), elementwise. Gradient: d/da =
+    1.0507009873554805 * where(a > 0, g, g * 1.6732632423543772 * exp(a)).
+    """
+    return apply_one("selu", a, **unknown)
+
+
+def sigmoid(a: Value, **unknown: NoReturn) -> Node:
+    """sigmoid: y = 1 / (1 + exp(-a)), elementwise. Gradient: d/da = g * y * (1 - y)."""
+    return apply_one("sigmoid", a, **unknown)
+
+
+def log_sigmoid(a: Value, **unknown: NoReturn) -> Node:
+    """log_sigmoid: y = -(where(a < 0, -a, 0) + log1p(exp(-abs(a)))), elementwise. Gradient: d/da = g / (1 + exp(a))."""
+    return apply_one("log_sigmoid", a, **unknown)
+
+
+def silu(a: Value, **unknown: NoReturn) -> Node:
+    """silu: y = a / (1 + exp(-a)), elementwise. Gradient: d/da = g * (1 + a * (1 - 1 / (1 + exp(-a)))) * (1 / (1 +
+    exp(-a))).
+    """
+    return apply_one("silu", a, **unknown)
+
+
+def softplus(a: Value, **unknown: NoReturn) -> Node:
+    """softplus: y = where(a > 0, a, 0) + log1p(exp(-abs(a))), elementwise. Gradient: d/da = g * (1 / (1 + exp(-a)))."""
+    return apply_one("softplus", a, **unknown)
+
+
+def mish(a: Value, **unknown: NoReturn) -> Node:
+    """mish: y = a * tanh(where(a > 0, a, 0) + log1p(exp(-abs(a)))), elementwise. Gradient: d/da = g * (tanh(where(a
+    > 0, a, 0) + log1p(exp(-abs(a)))) + a * (1 - tanh(where(a > 0, a, 0) + log1p(exp(-abs(a)))) * tanh(where(a >
+    0, a, 0) + log1p(exp(-abs(a))))) * (1 / (1 + exp(-a)))).
+    """
+    return apply_one("mish", a, **unknown)
+
+
+def softsign(a: Value, **unknown: NoReturn) -> Node:
+    """softsign: y = a / (1 + abs(a)), elementwise. Gradient: d/da = g / ((1 + abs(a)) * (1 + abs(a)))."""
+    return apply_one("softsign", a, **unknown)
+
+
+def hard_sigmoid(a: Value, **unknown: NoReturn) -> Node:
+    """hard_sigmoid: y = where(a < -3, 0, where(a > 3, 1, a * 0.16666666666666666 + 0.5)), elementwise. Gradient:
+    d/da = where(a < -3, 0, where(a > 3, 0, g * 0.16666666666666666)).
+    """
+    return apply_one("hard_sigmoid", a, **unknown)
+
+
+def hard_swish(a: Value, **unknown: NoReturn) -> Node:
+    """hard_swish: y = where(a < -3, 0, where(a > 3, a, a * (a + 3) * 0.16666666666666666)), elementwise. Gradient:
+    d/da = where(a < -3, 0, where(a > 3, g, g * (2 * a + 3) * 0.16666666666666666)).
+    """
+    return apply_one("hard_swish", a, **unknown)
+
+
+def hard_tanh(a: Value, **unknown: NoReturn) -> Node:
+    """hard_tanh: y = where(a < -1, -1, where(a > 1, 1, a)), elementwise. Gradient: d/da = where(a < -1, 0, where(a >
+    1, 0, g)).
+    """
+    return apply_one("hard_tanh", a, **unknown)
+
+
+swish = silu

@@ -1,97 +1,106 @@
-"""Selecting, scattering and sorting on nodes. Indices are int32 or int64 and get no gradient.
-
-An index outside its axis raises IndexOutOfRange, on OpenCL at the next synchronisation.
-"""
+"""Selecting, scattering, sorting on nodes. Written by tools/generate_ops.py from the records of ops; do not edit."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from netcl.autograd.functional.movement import getitem, shape_of
-from netcl.autograd.node import Node
-from netcl.autograd.op import apply_op
-from netcl.core import layout
-from netcl.core.errors import ShapeError
+from netcl.autograd.node import Node, Value
+from netcl.autograd.op import apply_one
 
 __all__ = [
-    "argsort", "cumsum", "embedding", "gather", "index_select", "isin", "masked_select", "one_hot", "scatter_add",
-    "sort", "take", "topk", "tril", "triu",
-]  # fmt: skip
+    "argsort",
+    "cumsum",
+    "embedding",
+    "gather",
+    "index_select",
+    "isin",
+    "masked_select",
+    "one_hot",
+    "scatter_add",
+    "take",
+    "tril",
+    "triu",
+]
 
-Value = Any  # a Node or a Tensor
+
+def tril(x: Value, k: int = 0) -> Node:
+    """The lower triangle of each matrix of `x` (..., rows, cols): elements with column - row <= k, zeros elsewhere."""
+    return apply_one("tril", x, k=k)
 
 
-def cumsum(x: Value, axis: int | None = None) -> Node:
-    """Running sum along `axis` (of the flattened value when None)."""
-    return apply_op("cumsum", x, axis=axis)  # type: ignore[no-any-return]
+def triu(x: Value, k: int = 0) -> Node:
+    """The upper triangle of each matrix of `x` (..., rows, cols): elements with column - row >= k, zeros elsewhere."""
+    return apply_one("triu", x, k=k)
 
 
 def take(x: Value, index: Value, axis: int = 0) -> Node:
-    """Whole slices by position: y[.., i.., ..] = x[.., index[i..], ..]."""
-    return apply_op("take", x, index, axis=axis)  # type: ignore[no-any-return]
+    """Whole slices of `x` by position: y[.., i.., ..] = x[.., index[i..], ..].
+
+    Shapes: index of any shape; y = x.shape[:axis] + index.shape + x.shape[axis + 1:]. Raises IndexOutOfRange (see the
+    module), DTypeError, ShapeError.
+    """
+    return apply_one("take", x, index, axis=axis)
 
 
 def index_select(x: Value, index: Value, axis: int = 0) -> Node:
     """`take` with an index of one axis."""
-    return apply_op("index_select", x, index, axis=axis)  # type: ignore[no-any-return]
+    return apply_one("index_select", x, index, axis=axis)
 
 
 def gather(x: Value, index: Value, axis: int) -> Node:
-    """One element of `x` along `axis` for each element of `index`."""
-    return apply_op("gather", x, index, axis=axis)  # type: ignore[no-any-return]
+    """Elements of `x` along `axis`, one per element of `index`: y[i, j, k] = x[index[i, j, k], j, k] for axis 0.
+
+    Shapes: index has the rank of x and at most its lengths except along `axis`; y has the index's shape. Raises
+    IndexOutOfRange (see the module), DTypeError, ShapeError.
+    """
+    return apply_one("gather", x, index, axis=axis)
 
 
 def embedding(weight: Value, index: Value, padding_index: int | None = None) -> Node:
-    """Rows of a table: y[i..] = weight[index[i..]]. Row `padding_index` gets no gradient."""
-    return apply_op("embedding", weight, index, padding_index=padding_index)  # type: ignore[no-any-return]
+    """Rows of a table: y[i..] = weight[index[i..]].
+
+    Row `padding_index` is read like any other; it only gets no gradient. Shapes: weight (rows, D), index of any shape;
+    y = index.shape + (D,). Raises IndexOutOfRange (see the module), DTypeError, ShapeError.
+    """
+    return apply_one("embedding", weight, index, padding_index=padding_index)
 
 
 def scatter_add(x: Value, index: Value, src: Value, axis: int) -> Node:
-    """`x` with each element of `src` added at its index along `axis`."""
-    return apply_op("scatter_add", x, index, src, axis=axis)  # type: ignore[no-any-return]
+    """`x` with `src` added along `axis`: y[index[i, j, k], j, k] += src[i, j, k] for axis 0.
+
+    Shapes: index and src alike, of the rank of x and at most its lengths except along `axis`. The dtypes of x and src
+    promote as in NumPy. Raises IndexOutOfRange for indices outside [0, length) (see pick.py), ShapeError.
+    """
+    return apply_one("scatter_add", x, index, src, axis=axis)
 
 
 def masked_select(x: Value, mask: Value) -> Node:
-    """The elements where `mask` is true, as one axis. Waits for the device, since the length depends on the data."""
-    return apply_op("masked_select", x, mask)  # type: ignore[no-any-return]
+    """The elements of `x` where `mask` is true, in row-major order, as one axis; x and mask broadcast.
 
-
-def argsort(x: Value, axis: int = -1, descending: bool = False) -> Node:
-    """Positions that sort `x` along `axis`; equal elements keep their order, NaN comes last."""
-    return apply_op("argsort", x, axis=axis, descending=descending)  # type: ignore[no-any-return]
-
-
-def sort(x: Value, axis: int = -1, descending: bool = False) -> Node:
-    """`x` sorted along `axis`, NaN last."""
-    axis = layout.as_axis("sort", axis, len(shape_of("sort", x)))
-    return gather(x, argsort(x, axis, descending), axis)
-
-
-def topk(x: Value, k: int, axis: int = -1, largest: bool = True) -> tuple[Node, Node]:
-    """The `k` largest (or smallest) elements along `axis` in order, and their positions."""
-    shape = shape_of("topk", x)
-    axis = layout.as_axis("topk", axis, len(shape))
-    if not 0 <= layout.as_int("topk", k, "k") <= shape[axis]:
-        raise ShapeError(f"topk: expected k in [0, {x.shape[axis]}] for axis {axis} of {x.shape}, got {k}.")
-    places = getitem(argsort(x, axis, largest), ((slice(None),) * axis + (slice(k),)))
-    return gather(x, places, axis), places
-
-
-def tril(x: Value, k: int = 0) -> Node:
-    """The lower triangle of each matrix: elements with column - row <= k, zeros elsewhere."""
-    return apply_op("tril", x, k=k)  # type: ignore[no-any-return]
-
-
-def triu(x: Value, k: int = 0) -> Node:
-    """The upper triangle of each matrix: elements with column - row >= k, zeros elsewhere."""
-    return apply_op("triu", x, k=k)  # type: ignore[no-any-return]
+    The length of the result depends on the data: on a device this waits for the queue to read the count.
+    """
+    return apply_one("masked_select", x, mask)
 
 
 def one_hot(index: Value, classes: int, dtype: Any = "float32") -> Node:
-    """1 at each index along a new last axis of `classes`, 0 elsewhere; no gradient."""
-    return apply_op("one_hot", index, classes=classes, dtype=dtype)  # type: ignore[no-any-return]
+    """y[i.., c] = 1 where c == index[i..], else 0. Shapes: (...) -> (..., classes). Raises IndexOutOfRange."""
+    return apply_one("one_hot", index, classes=classes, dtype=dtype)
 
 
 def isin(x: Value, values: Value) -> Node:
-    """Whether each element equals one of `values`; no gradient."""
-    return apply_op("isin", x, values)  # type: ignore[no-any-return]
+    """Whether each element of `x` equals one of `values` (any shape); bool. Compares all pairs, storing none."""
+    return apply_one("isin", x, values)
+
+
+def cumsum(x: Value, axis: int | None = None) -> Node:
+    """y[k] = x[0] + ... + x[k] along `axis`; without an axis, of the flattened tensor, as in NumPy.
+
+    Integers and booleans give int64. Sums are kept in double precision where the device has it at no cost, else in
+    float32 in blocks.
+    """
+    return apply_one("cumsum", x, axis=axis)
+
+
+def argsort(x: Value, axis: int = -1, descending: bool = False) -> Node:
+    """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
+    return apply_one("argsort", x, axis=axis, descending=descending)

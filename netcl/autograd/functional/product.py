@@ -1,90 +1,59 @@
-"""Matrix products and convolutions, on nodes."""
+"""Matrix products and convolutions on nodes. Written by tools/generate_ops.py from the records of ops; do not edit."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from netcl.autograd.node import Node
-from netcl.autograd.op import apply_op
+from netcl.autograd.node import Node, Value
+from netcl.autograd.op import apply_one
 
-__all__ = [
-    "conv2d", "conv2d_gelu", "conv2d_relu", "conv2d_silu", "linear", "linear_gelu", "linear_relu", "linear_silu",
-    "matmul",
-]  # fmt: skip
-
-Value = Any  # a Node or a Tensor
-Pair = Any  # an int, or a (height, width) pair
-
-
-def matmul(a: Value, b: Value) -> Node:
-    """Matrix product with NumPy's rules for 1-D operands and batches: (..., M, K), (..., K, N) -> (..., M, N)."""
-    return apply_op("matmul", a, b)  # type: ignore[no-any-return]
-
-
-def linear(x: Value, weight: Value, bias: Value | None = None) -> Node:
-    """x @ weight.T + bias: (..., in), (out, in), (out,) -> (..., out)."""
-    return _product("linear", None, x, weight, bias)
-
-
-def linear_relu(x: Value, weight: Value, bias: Value | None = None) -> Node:
-    """relu(x @ weight.T + bias): (..., in), (out, in), (out,) -> (..., out), in one kernel."""
-    return _product("linear", "relu", x, weight, bias)
-
-
-def linear_gelu(x: Value, weight: Value, bias: Value | None = None) -> Node:
-    """gelu(x @ weight.T + bias), exact: (..., in), (out, in), (out,) -> (..., out), in one kernel."""
-    return _product("linear", "gelu", x, weight, bias)
-
-
-def linear_silu(x: Value, weight: Value, bias: Value | None = None) -> Node:
-    """silu(x @ weight.T + bias): (..., in), (out, in), (out,) -> (..., out), in one kernel."""
-    return _product("linear", "silu", x, weight, bias)
+__all__ = ["conv2d", "linear", "matmul"]
 
 
 def conv2d(
-    x: Value, weight: Value, bias: Value | None = None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
     groups: int = 1,
-) -> Node:  # fmt: skip
-    """Cross-correlation; the formula and the errors are those of `netcl.ops.conv.conv2d`.
+    activation: str | None = None,
+) -> Node:
+    """Cross-correlation of images with filters, with an optional fused activation.
+
+    y[n, o, i, j] = activation(bias[o] + sum_{c, u, v} x[n, c, i s + u d - p, j s + v d - p] weight[o, c, u, v])
 
     Shapes: x (N, C, H, W), weight (O, C / groups, KH, KW), bias (O,) -> (N, O, H', W') with
-    H' = floor((H + 2 padding - dilation (KH - 1) - 1) / stride) + 1, and W' alike.
+    H' = floor((H + 2 padding - dilation (KH - 1) - 1) / stride) + 1, and W' alike. Stride, padding and dilation are an
+    int or a (height, width) pair. `activation` is None, "relu", "gelu" (exact) or "silu"; the last two take a kernel of
+    their own where a gradient is wanted, since it reads what they were given.
+    Memory, rounding and errors are those of `netcl.ops.conv.conv2d`.
     """
-    return _product("conv2d", None, x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    return apply_one(
+        "conv2d", *operands, stride=stride, padding=padding, dilation=dilation, groups=groups, activation=activation
+    )
 
 
-def conv2d_relu(
-    x: Value, weight: Value, bias: Value | None = None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
-    groups: int = 1,
-) -> Node:  # fmt: skip
-    """relu(conv2d(x, weight, bias, ...)) in one kernel; shapes as `conv2d`: (N, C, H, W) -> (N, O, H', W')."""
-    return _product("conv2d", "relu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+def matmul(a: Value, b: Value) -> Node:
+    """The matrix product by NumPy's rules.
 
+    y[.., i, j] = sum_k a[.., i, k] b[.., k, j]
 
-def conv2d_gelu(
-    x: Value, weight: Value, bias: Value | None = None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
-    groups: int = 1,
-) -> Node:  # fmt: skip
-    """gelu(conv2d(x, weight, bias, ...)), exact; shapes as `conv2d`: (N, C, H, W) -> (N, O, H', W').
-
-    In one kernel where no gradient is wanted; in training in two, for the gradient reads what gelu was given.
+    Shapes: a (.., M, K), b (.., K, N) with leading axes that broadcast -> (.., M, N). A 1-D operand is a row on the
+    left, a column on the right, and its axis is absent from the result; two 1-D operands give shape ().
+    Dtypes promote as in NumPy; half is summed in float.
+    Raises: ShapeError for unequal K, leading axes that do not broadcast, or an operand without axes.
     """
-    return _product("conv2d", "gelu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return apply_one("matmul", a, b)
 
 
-def conv2d_silu(
-    x: Value, weight: Value, bias: Value | None = None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
-    groups: int = 1,
-) -> Node:  # fmt: skip
-    """silu(conv2d(x, weight, bias, ...)); shapes as `conv2d`: (N, C, H, W) -> (N, O, H', W').
+def linear(x: Value, weight: Value, bias: Value | None = None, activation: str | None = None) -> Node:
+    """activation(x @ weight.T + bias), in one product: (..., in), (out, in), (out,) -> (..., out).
 
-    In one kernel where no gradient is wanted; in training in two, for the gradient reads what silu was given.
+    `activation` is None, "relu", "gelu" (exact) or "silu". Raises: ShapeError when the last axes differ or bias does
+    not have `out` elements.
     """
-    return _product("conv2d", "silu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-
-def _product(
-    name: str, activation: str | None, x: Value, weight: Value, bias: Value | None, **geometry: Any
-) -> Node:  # fmt: skip
-    args = (x, weight) if bias is None else (x, weight, bias)
-    return apply_op(name, *args, **geometry, activation=activation)  # type: ignore[no-any-return]
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    return apply_one("linear", *operands, activation=activation)

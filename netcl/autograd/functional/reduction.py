@@ -1,81 +1,83 @@
-"""Reductions on nodes. A full reduction has shape (1,); `axis` is None, a number or several."""
+"""Reductions on nodes. Written by tools/generate_ops.py from the records of ops; do not edit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from netcl.autograd.node import Node, Value
+from netcl.autograd.op import apply_one
+from netcl.fusion.fold import Axis
 
-from netcl.autograd.node import Node
-from netcl.autograd.op import apply_op
-
-__all__ = [
-    "all", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod", "std", "sum", "var",
-]  # fmt: skip
-
-Value = Any  # a Node or a Tensor
-Axis = int | Sequence[int] | None
+__all__ = ["all", "any", "argmax", "argmin", "logsumexp", "max", "mean", "min", "norm", "prod", "std", "sum", "var"]
 
 
 def sum(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
-    """Sum over `axis`; integers and booleans give int64."""
-    return apply_op("sum", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
-
-
-def mean(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
-    """Arithmetic mean over `axis`."""
-    return apply_op("mean", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    """Sum over `axis` (all axes when None), float32 in blocks; integers and booleans give int64."""
+    return apply_one("sum", x, axis=axis, keepdims=keepdims)
 
 
 def prod(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
-    """Product over `axis`; its gradient is exact where elements are zero."""
-    return apply_op("prod", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    """Product over `axis`; integers and booleans give int64. Its gradient is exact where elements are zero."""
+    return apply_one("prod", x, axis=axis, keepdims=keepdims)
 
 
 def max(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
-    """Largest element over `axis`; the gradient is shared evenly among equal ones."""
-    return apply_op("max", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    """Largest element over `axis`; NaN wins. Raises ShapeError over no elements.
+
+    The gradient is shared evenly among equal ones.
+    """
+    return apply_one("max", x, axis=axis, keepdims=keepdims)
 
 
 def min(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
-    """Smallest element over `axis`; the gradient is shared evenly among equal ones."""
-    return apply_op("min", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    """Smallest element over `axis`; NaN wins. Raises ShapeError over no elements.
+
+    The gradient is shared evenly among equal ones.
+    """
+    return apply_one("min", x, axis=axis, keepdims=keepdims)
+
+
+def mean(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
+    """sum / count over `axis`; NaN over no elements. Integers and booleans give floats."""
+    return apply_one("mean", x, axis=axis, keepdims=keepdims)
 
 
 def var(x: Value, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Node:
-    """sum((x - mean)^2) / (n - correction) over `axis`."""
-    return apply_op("var", x, axis=axis, keepdims=keepdims, correction=correction)  # type: ignore[no-any-return]
+    """sum((x - mean)^2) / (n - correction) over `axis`, by two passes; NaN over no elements."""
+    return apply_one("var", x, axis=axis, keepdims=keepdims, correction=correction)
 
 
 def std(x: Value, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Node:
     """Square root of `var`; the gradient is 0 where it is 0."""
-    return apply_op("std", x, axis=axis, keepdims=keepdims, correction=correction)  # type: ignore[no-any-return]
+    return apply_one("std", x, axis=axis, keepdims=keepdims, correction=correction)
 
 
 def logsumexp(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
-    """log(sum(exp(x))) over `axis`, without overflow."""
-    return apply_op("logsumexp", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    """log(sum(exp(x))) over `axis` without overflow. All -inf (or nothing) gives -inf, any +inf gives +inf."""
+    return apply_one("logsumexp", x, axis=axis, keepdims=keepdims)
 
 
 def norm(x: Value, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Node:
-    """Norm of the elements over `axis`: ord 1, 2 or inf."""
-    return apply_op("norm", x, ord=ord, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    """Norm of the elements over `axis`: sum |x| (ord 1), sqrt(sum x^2) (ord 2), max |x| (ord inf).
 
-
-def argmax(x: Value, axis: int | None = None, keepdims: bool = False) -> Node:
-    """Position of the first largest element along `axis`; int64, no gradient."""
-    return apply_op("argmax", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
-
-
-def argmin(x: Value, axis: int | None = None, keepdims: bool = False) -> Node:
-    """Position of the first smallest element along `axis`; int64, no gradient."""
-    return apply_op("argmin", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    Squares are added up as they are, as NumPy does: those of float32 overflow from 1.8e19 on.
+    """
+    return apply_one("norm", x, ord=ord, axis=axis, keepdims=keepdims)
 
 
 def any(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
-    """Whether some element over `axis` is not zero."""
-    return apply_op("any", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    """Whether some element over `axis` is not zero (NaN is not zero); bool."""
+    return apply_one("any", x, axis=axis, keepdims=keepdims)
 
 
 def all(x: Value, axis: Axis = None, keepdims: bool = False) -> Node:
-    """Whether every element over `axis` is not zero."""
-    return apply_op("all", x, axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    """Whether every element over `axis` is not zero; bool."""
+    return apply_one("all", x, axis=axis, keepdims=keepdims)
+
+
+def argmax(x: Value, axis: int | None = None, keepdims: bool = False) -> Node:
+    """Position of the first largest element along `axis` (None: of the flattened tensor); int64. NaN comes first."""
+    return apply_one("argmax", x, axis=axis, keepdims=keepdims)
+
+
+def argmin(x: Value, axis: int | None = None, keepdims: bool = False) -> Node:
+    """Position of the first smallest element along `axis` (None: of the flattened tensor); int64. NaN comes first."""
+    return apply_one("argmin", x, axis=axis, keepdims=keepdims)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from netcl.autograd import functional as ag
 from netcl.autograd.compiler import jit_compile
-from netcl.autograd.functional import elementwise as ag
 from netcl.autograd.node import Node
 
 

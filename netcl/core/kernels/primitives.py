@@ -11,13 +11,14 @@ x % 0 is 0, and a negative power is the whole part of the true one, on every bac
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from netcl.core.kernels import dialect
 
 # kinds of result: promoted inputs; at least half; true or false; promoted inputs, which must be integers or bools
 SAME, FLOAT, BOOL, INTEGER = "same", "float", "bool", "integer"
+HIGH = "float32"  # what mixed precision computes in where half would overflow or lose too much
 AS_INT8, REFUSED = "int8", "refused"  # what bools may do besides taking another row
 
 
@@ -26,6 +27,7 @@ class Primitive:
     """One row. `grads` holds a formula per input (None where there is no gradient); `result` is one of the kinds.
 
     `bools` says what becomes of bools alone, as in NumPy: another row, AS_INT8 or REFUSED; "" takes them as 0 and 1.
+    The rest is what `ops.record.Op` says of all ops: names of methods, precision, names in ONNX and the array API.
     """
 
     name: str
@@ -34,6 +36,10 @@ class Primitive:
     attrs: tuple[str, ...] = ()
     result: str = SAME
     bools: str = ""
+    methods: tuple[str, ...] = field(default=(), compare=False)
+    cast: str = field(default="", compare=False)
+    onnx: str = field(default="", compare=False)
+    array_api: str = field(default="", compare=False)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -80,88 +86,102 @@ _SOFTPLUS = "where(a > 0, a, 0) + log1p(exp(-abs(a)))"
 
 ROWS = (
     # arithmetic
-    P("add", "a + b", ("g", "g"), bools="logical_or"),
-    P("sub", "a - b", ("g", "-g"), bools=REFUSED),
-    P("mul", "a * b", ("g * b", "g * a"), bools="logical_and"),
-    P("div", "a / b", ("g / b", "-g * y / b"), result=FLOAT),
-    P("neg", "-a", ("-g",), bools=REFUSED),
-    P("abs", "abs(a)", ("where(a > 0, g, where(a < 0, -g, 0 * g))",)),
-    P("sign", "where(a > 0, 1, where(a < 0, -1, a))", ("0 * g",)),
-    P("square", "a * a", ("2 * g * a",), bools=AS_INT8),
-    P("reciprocal", "1 / a", ("-g * y * y",), result=FLOAT),
+    P("add", "a + b", ("g", "g"), bools="logical_or", methods=("__add__", "__radd__"), onnx="Add", array_api="add"),
+    P("sub", "a - b", ("g", "-g"), bools=REFUSED, methods=("__sub__", "__rsub__"), onnx="Sub", array_api="subtract"),
+    P("mul", "a * b", ("g * b", "g * a"), bools="logical_and",
+      methods=("__mul__", "__rmul__"), onnx="Mul", array_api="multiply"),
+    P("div", "a / b", ("g / b", "-g * y / b"), result=FLOAT,
+      methods=("__truediv__", "__rtruediv__"), onnx="Div", array_api="divide"),
+    P("neg", "-a", ("-g",), bools=REFUSED, methods=("__neg__",), onnx="Neg", array_api="negative"),
+    P("abs", "abs(a)", ("where(a > 0, g, where(a < 0, -g, 0 * g))",),
+      methods=("__abs__", "abs"), onnx="Abs", array_api="abs"),
+    P("sign", "where(a > 0, 1, where(a < 0, -1, a))", ("0 * g",), onnx="Sign", array_api="sign"),
+    P("square", "a * a", ("2 * g * a",), bools=AS_INT8, methods=("square",), array_api="square"),
+    P("reciprocal", "1 / a", ("-g * y * y",), result=FLOAT, cast=HIGH, onnx="Reciprocal", array_api="reciprocal"),
     P("pow", "pow(a, b)", ("where(b == 0, 0, g * b * pow(a, b - 1))", "where(a == 0, 0, g * y * log(a))"),
-      bools=AS_INT8),
-    P("remainder", "WITH_SIGN_OF(b, fmod(a, b))", ("g", "-g * floor(a / b)"), bools=AS_INT8),
+      bools=AS_INT8, methods=("__pow__", "__rpow__"), cast=HIGH, onnx="Pow", array_api="pow"),
+    P("remainder", "WITH_SIGN_OF(b, fmod(a, b))", ("g", "-g * floor(a / b)"), bools=AS_INT8,
+      methods=("__mod__", "__rmod__"), array_api="remainder"),
     P("fmod", "fmod(a, b)", ("g", "-g * trunc(a / b)"), bools=AS_INT8),
     P("maximum", "where(a > b, a, where(a == a, b, a))",
-      ("where(a > b, g, where(a == b, 0.5 * g, 0))", "where(b > a, g, where(a == b, 0.5 * g, 0))")),
+      ("where(a > b, g, where(a == b, 0.5 * g, 0))", "where(b > a, g, where(a == b, 0.5 * g, 0))"),
+      onnx="Max", array_api="maximum"),
     P("minimum", "where(a < b, a, where(a == a, b, a))",
-      ("where(a < b, g, where(a == b, 0.5 * g, 0))", "where(b < a, g, where(a == b, 0.5 * g, 0))")),
+      ("where(a < b, g, where(a == b, 0.5 * g, 0))", "where(b < a, g, where(a == b, 0.5 * g, 0))"),
+      onnx="Min", array_api="minimum"),
     P("clip", "where(where(a < lo, lo, a) > hi, hi, where(a < lo, lo, a))",
-      ("where(a < lo, 0, where(a > hi, 0, g))",), ("lo", "hi")),
-    P("where", "where(a != 0, b, c)", (None, "where(a != 0, g, 0)", "where(a != 0, 0, g)")),
+      ("where(a < lo, 0, where(a > hi, 0, g))",), ("lo", "hi"), methods=("clip",), onnx="Clip", array_api="clip"),
+    P("where", "where(a != 0, b, c)", (None, "where(a != 0, g, 0)", "where(a != 0, 0, g)"),
+      onnx="Where", array_api="where"),
     # comparison and logic
-    P("lt", "where(a < b, 1, 0)", result=BOOL),
-    P("le", "where(a <= b, 1, 0)", result=BOOL),
-    P("gt", "where(a > b, 1, 0)", result=BOOL),
-    P("ge", "where(a >= b, 1, 0)", result=BOOL),
-    P("eq", "where(a == b, 1, 0)", result=BOOL),
-    P("ne", "where(a != b, 1, 0)", result=BOOL),
-    P("logical_and", "where(a != 0, where(b != 0, 1, 0), 0)", result=BOOL),
-    P("logical_or", "where(a != 0, 1, where(b != 0, 1, 0))", result=BOOL),
-    P("logical_not", "where(a == 0, 1, 0)", result=BOOL),
-    P("bitwise_and", "a & b", result=INTEGER),
-    P("bitwise_or", "a | b", result=INTEGER),
-    P("bitwise_xor", "a ^ b", result=INTEGER),
-    P("bitwise_not", "~a", result=INTEGER, bools="logical_not"),
-    P("isnan", "where(a != a, 1, 0)", result=BOOL),
-    P("isfinite", "where(a - a == 0, 1, 0)", result=BOOL),
-    P("isinf", "where(a == a, where(a - a == 0, 0, 1), 0)", result=BOOL),
+    P("lt", "where(a < b, 1, 0)", result=BOOL, methods=("__lt__",), onnx="Less", array_api="less"),
+    P("le", "where(a <= b, 1, 0)", result=BOOL, methods=("__le__",), onnx="LessOrEqual", array_api="less_equal"),
+    P("gt", "where(a > b, 1, 0)", result=BOOL, methods=("__gt__",), onnx="Greater", array_api="greater"),
+    P("ge", "where(a >= b, 1, 0)", result=BOOL, methods=("__ge__",), onnx="GreaterOrEqual", array_api="greater_equal"),
+    P("eq", "where(a == b, 1, 0)", result=BOOL, methods=("__eq__",), onnx="Equal", array_api="equal"),
+    P("ne", "where(a != b, 1, 0)", result=BOOL, methods=("__ne__",), array_api="not_equal"),
+    P("logical_and", "where(a != 0, where(b != 0, 1, 0), 0)", result=BOOL, onnx="And", array_api="logical_and"),
+    P("logical_or", "where(a != 0, 1, where(b != 0, 1, 0))", result=BOOL, onnx="Or", array_api="logical_or"),
+    P("logical_not", "where(a == 0, 1, 0)", result=BOOL, onnx="Not", array_api="logical_not"),
+    P("bitwise_and", "a & b", result=INTEGER,
+      methods=("__and__", "__rand__"), onnx="BitwiseAnd", array_api="bitwise_and"),
+    P("bitwise_or", "a | b", result=INTEGER, methods=("__or__", "__ror__"), onnx="BitwiseOr", array_api="bitwise_or"),
+    P("bitwise_xor", "a ^ b", result=INTEGER,
+      methods=("__xor__", "__rxor__"), onnx="BitwiseXor", array_api="bitwise_xor"),
+    P("bitwise_not", "~a", result=INTEGER, bools="logical_not",
+      methods=("__invert__",), onnx="BitwiseNot", array_api="bitwise_invert"),
+    P("isnan", "where(a != a, 1, 0)", result=BOOL, onnx="IsNaN", array_api="isnan"),
+    P("isfinite", "where(a - a == 0, 1, 0)", result=BOOL, array_api="isfinite"),
+    P("isinf", "where(a == a, where(a - a == 0, 0, 1), 0)", result=BOOL, onnx="IsInf", array_api="isinf"),
     # exponentials, roots, trigonometry
-    P("exp", "exp(a)", ("g * y",), result=FLOAT),
-    P("expm1", "expm1(a)", ("g * (y + 1)",), result=FLOAT),
-    P("log", "log(a)", ("g / a",), result=FLOAT),
-    P("log2", "log(a) * 1.4426950408889634", ("g * 1.4426950408889634 / a",), result=FLOAT),
-    P("log10", "log(a) * 0.4342944819032518", ("g * 0.4342944819032518 / a",), result=FLOAT),
-    P("log1p", "log1p(a)", ("g / (1 + a)",), result=FLOAT),
-    P("sqrt", "sqrt(a)", ("0.5 * g / y",), result=FLOAT),
-    P("rsqrt", "1 / sqrt(a)", ("-0.5 * g * y * y * y",), result=FLOAT),
-    P("sin", "sin(a)", ("g * cos(a)",), result=FLOAT),
-    P("cos", "cos(a)", ("-g * sin(a)",), result=FLOAT),
-    P("tan", "tan(a)", ("g * (1 + y * y)",), result=FLOAT),
-    P("sinh", "sinh(a)", ("g * cosh(a)",), result=FLOAT),
-    P("cosh", "cosh(a)", ("g * sinh(a)",), result=FLOAT),
-    P("tanh", "tanh(a)", ("g * (1 - y * y)",), result=FLOAT),
-    P("atan", "atan(a)", ("g / (1 + a * a)",), result=FLOAT),
-    P("atan2", "atan2(a, b)", ("g * b / (a * a + b * b)", "-g * a / (a * a + b * b)"), result=FLOAT),
-    P("erf", "erf(a)", ("g * 1.1283791670955126 * exp(-a * a)",), result=FLOAT),
+    P("exp", "exp(a)", ("g * y",), result=FLOAT, methods=("exp",), cast=HIGH, onnx="Exp", array_api="exp"),
+    P("expm1", "expm1(a)", ("g * (y + 1)",), result=FLOAT, cast=HIGH, array_api="expm1"),
+    P("log", "log(a)", ("g / a",), result=FLOAT, methods=("log",), cast=HIGH, onnx="Log", array_api="log"),
+    P("log2", "log(a) * 1.4426950408889634", ("g * 1.4426950408889634 / a",), result=FLOAT,
+      cast=HIGH, array_api="log2"),
+    P("log10", "log(a) * 0.4342944819032518", ("g * 0.4342944819032518 / a",), result=FLOAT,
+      cast=HIGH, array_api="log10"),
+    P("log1p", "log1p(a)", ("g / (1 + a)",), result=FLOAT, cast=HIGH, array_api="log1p"),
+    P("sqrt", "sqrt(a)", ("0.5 * g / y",), result=FLOAT, methods=("sqrt",), onnx="Sqrt", array_api="sqrt"),
+    P("rsqrt", "1 / sqrt(a)", ("-0.5 * g * y * y * y",), result=FLOAT, cast=HIGH),
+    P("sin", "sin(a)", ("g * cos(a)",), result=FLOAT, onnx="Sin", array_api="sin"),
+    P("cos", "cos(a)", ("-g * sin(a)",), result=FLOAT, onnx="Cos", array_api="cos"),
+    P("tan", "tan(a)", ("g * (1 + y * y)",), result=FLOAT, cast=HIGH, onnx="Tan", array_api="tan"),
+    P("sinh", "sinh(a)", ("g * cosh(a)",), result=FLOAT, cast=HIGH, onnx="Sinh", array_api="sinh"),
+    P("cosh", "cosh(a)", ("g * sinh(a)",), result=FLOAT, cast=HIGH, onnx="Cosh", array_api="cosh"),
+    P("tanh", "tanh(a)", ("g * (1 - y * y)",), result=FLOAT, methods=("tanh",), onnx="Tanh", array_api="tanh"),
+    P("atan", "atan(a)", ("g / (1 + a * a)",), result=FLOAT, onnx="Atan", array_api="atan"),
+    P("atan2", "atan2(a, b)", ("g * b / (a * a + b * b)", "-g * a / (a * a + b * b)"), result=FLOAT, array_api="atan2"),
+    P("erf", "erf(a)", ("g * 1.1283791670955126 * exp(-a * a)",), result=FLOAT, onnx="Erf"),
     # rounding (round goes to the even neighbour)
-    P("floor", "floor(a)", ("0 * g",)),
-    P("ceil", "ceil(a)", ("0 * g",)),
-    P("round", "round(a)", ("0 * g",)),
-    P("trunc", "trunc(a)", ("0 * g",)),
+    P("floor", "floor(a)", ("0 * g",), onnx="Floor", array_api="floor"),
+    P("ceil", "ceil(a)", ("0 * g",), onnx="Ceil", array_api="ceil"),
+    P("round", "round(a)", ("0 * g",), onnx="Round", array_api="round"),
+    P("trunc", "trunc(a)", ("0 * g",), array_api="trunc"),
     # activations
-    P("relu", "where(a < 0, 0, a)", ("where(y > 0, g, 0 * y)",)),
-    P("leaky_relu", "where(a < 0, slope * a, a)", ("where(a < 0, slope * g, g)",), ("slope",)),
-    P("elu", "where(a > 0, a, alpha * expm1(a))", ("where(a > 0, g, g * alpha * exp(a))",), ("alpha",), FLOAT),
+    P("relu", "where(a < 0, 0, a)", ("where(y > 0, g, 0 * y)",), methods=("relu",), onnx="Relu"),
+    P("leaky_relu", "where(a < 0, slope * a, a)", ("where(a < 0, slope * g, g)",), ("slope",), onnx="LeakyRelu"),
+    P("elu", "where(a > 0, a, alpha * expm1(a))", ("where(a > 0, g, g * alpha * exp(a))",), ("alpha",), FLOAT,
+      onnx="Elu"),
     P("selu", "1.0507009873554805 * where(a > 0, a, 1.6732632423543772 * expm1(a))",
-      ("1.0507009873554805 * where(a > 0, g, g * 1.6732632423543772 * exp(a))",), result=FLOAT),
-    P("sigmoid", _SIGMOID, ("g * y * (1 - y)",), result=FLOAT),
+      ("1.0507009873554805 * where(a > 0, g, g * 1.6732632423543772 * exp(a))",), result=FLOAT, onnx="Selu"),
+    P("sigmoid", _SIGMOID, ("g * y * (1 - y)",), result=FLOAT, methods=("sigmoid",), onnx="Sigmoid"),
     P("log_sigmoid", "-(where(a < 0, -a, 0) + log1p(exp(-abs(a))))", ("g / (1 + exp(a))",), result=FLOAT),
     P("silu", "a / (1 + exp(-a))", (f"g * (1 + a * (1 - {_SIGMOID})) * ({_SIGMOID})",), result=FLOAT),
     P("gelu", "0.5 * a + 0.5 * a * erf(a * 0.7071067811865476)",
-      (f"g * ({_CDF} + a * 0.3989422804014327 * exp(-0.5 * a * a))",), result=FLOAT),
+      (f"g * ({_CDF} + a * 0.3989422804014327 * exp(-0.5 * a * a))",), result=FLOAT, onnx="Gelu"),
     P("gelu_tanh", f"0.5 * a + 0.5 * a * {_TANH_GELU}",
       (f"g * (0.5 * (1 + {_TANH_GELU}) + 0.5 * a * (1 - {_TANH_GELU} * {_TANH_GELU})"
-       " * (0.7978845608028654 + 0.1070322243 * a * a))",), result=FLOAT),
-    P("softplus", _SOFTPLUS, (f"g * ({_SIGMOID})",), result=FLOAT),
+       " * (0.7978845608028654 + 0.1070322243 * a * a))",), result=FLOAT, onnx="Gelu"),
+    P("softplus", _SOFTPLUS, (f"g * ({_SIGMOID})",), result=FLOAT, cast=HIGH, onnx="Softplus"),
     P("mish", f"a * tanh({_SOFTPLUS})",
-      (f"g * (tanh({_SOFTPLUS}) + a * (1 - tanh({_SOFTPLUS}) * tanh({_SOFTPLUS})) * ({_SIGMOID}))",), result=FLOAT),
-    P("softsign", "a / (1 + abs(a))", ("g / ((1 + abs(a)) * (1 + abs(a)))",), result=FLOAT),
+      (f"g * (tanh({_SOFTPLUS}) + a * (1 - tanh({_SOFTPLUS}) * tanh({_SOFTPLUS})) * ({_SIGMOID}))",), result=FLOAT,
+      onnx="Mish"),
+    P("softsign", "a / (1 + abs(a))", ("g / ((1 + abs(a)) * (1 + abs(a)))",), result=FLOAT, onnx="Softsign"),
     P("hard_sigmoid", "where(a < -3, 0, where(a > 3, 1, a * 0.16666666666666666 + 0.5))",
-      ("where(a < -3, 0, where(a > 3, 0, g * 0.16666666666666666))",), result=FLOAT),
+      ("where(a < -3, 0, where(a > 3, 0, g * 0.16666666666666666))",), result=FLOAT, onnx="HardSigmoid"),
     P("hard_swish", "where(a < -3, 0, where(a > 3, a, a * (a + 3) * 0.16666666666666666))",
-      ("where(a < -3, 0, where(a > 3, g, g * (2 * a + 3) * 0.16666666666666666))",), result=FLOAT),
+      ("where(a < -3, 0, where(a > 3, g, g * (2 * a + 3) * 0.16666666666666666))",), result=FLOAT, onnx="HardSwish"),
     P("hard_tanh", "where(a < -1, -1, where(a > 1, 1, a))", ("where(a < -1, 0, where(a > 1, 0, g))",), result=FLOAT),
 )  # fmt: skip
 

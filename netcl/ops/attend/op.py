@@ -154,6 +154,21 @@ def _kernels(queue: Any) -> Any:
 # -- record ------------------------------------------------------------------------------------------------------------
 
 
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None,
+    key_padding_mask: Tensor | None = None, window: int | None = None,
+) -> Tensor:  # fmt: skip
+    """softmax(scale * q k^T) v per head, without a map of scores: q (B, H, Tq, D), k and v (B, H_kv, Tk, D).
+
+    causal: query i sees keys j <= i + Tk - Tq. window w: keys less than w places away. key_padding_mask (B, Tk): true
+    where a key is padding, whose weight is exactly 0. scale: 1 / sqrt(D) when None. H_kv divides H. A query that sees
+    no key gets 0, where `softmax` of -inf alone gives NaN.
+    Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
+    Source: Dao et al. 2022, arXiv:2205.14135.
+    """
+    return attention(q, k, v, causal, scale, key_padding_mask, window)[0]
+
+
 def _gradients(
     g: Tensor, y: Tensor, q: Tensor, k: Tensor, v: Tensor, *, needs: Needs, aux: Tensor, **settings: Any
 ) -> Sequence[Tensor | None]:
@@ -165,4 +180,4 @@ def _facts(q: Any, k: Any, v: Any, **_: Any) -> Facts:
 
 
 register(Op("attention", attention, _gradients, ("y", 0, 1, 2), True, shape=_facts, constants=("key_padding_mask",),
-            dtypes=FLOATS, cast=HALF))  # fmt: skip
+            function=_attended, dtypes=FLOATS, cast=HALF))  # fmt: skip

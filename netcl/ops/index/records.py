@@ -11,8 +11,8 @@ from netcl.core.errors import NetclError
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.index import pick, scan, scatter
-from netcl.ops.index.sort import argsort
-from netcl.ops.record import FLOAT, INDICES, NUMBERS, Facts, Op, register
+from netcl.ops.index.sort import argsort, sort, topk
+from netcl.ops.record import FLOAT, INDICES, NUMBERS, Facts, Op, compose, register
 
 
 def _take_grad(g: Tensor, y: Any, x: Any, index: Tensor, axis: int = 0) -> Tensor:
@@ -83,3 +83,5 @@ for _op in (
     Op("argsort", argsort, shape=lambda x, axis=-1, descending=False: (x.shape, INT64), array_api="argsort"),
 ):  # fmt: skip
     register(_op)
+compose(Op("sort", sort, array_api="sort"))
+compose(Op("topk", topk, onnx="TopK"))

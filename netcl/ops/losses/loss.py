@@ -238,7 +238,7 @@ def _nll_backward(weighted: bool) -> Chain:
 def nll_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> tuple[Tensor, Saved]:
-    """Mean of -w_y x[y] over the labels y that are not `ignore_index`, over their weights; and what backward needs.
+    """Mean of -w_y x[y] over the labels y that are not `ignore_index`, over their weights; ops add what backward needs.
 
     Shapes: x (N, C, ...) log-probabilities; target (N, ...) int32 or int64 in [0, C); weight (C,).
     Raises what cross_entropy raises.

@@ -23,7 +23,7 @@ from netcl.ops import reduction
 from netcl.ops.elementwise import contiguous, div
 from netcl.ops.pooling import host as pool_numpy
 from netcl.ops.pooling.problem import Window, adaptive_window, average, window_of
-from netcl.ops.record import FLOATS, Facts, Op, register
+from netcl.ops.record import FLOATS, Facts, Op, compose, register
 
 OUTPUTS_PER_ITEM = 4096  # on CPU devices
 ITEMS_PER_GROUP = 64  # on GPUs
@@ -321,3 +321,4 @@ for _op in (
        (), shape=_adaptive, dtypes=FLOATS),
 ):  # fmt: skip
     register(_op)
+compose(Op("global_avg_pool2d", global_avg_pool2d, dtypes=FLOATS, onnx="GlobalAveragePool"))
