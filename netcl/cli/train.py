@@ -40,12 +40,10 @@ def network(queue: Any) -> Any:
     """Three convolutions and two linear layers, 40,394 parameters: (N, 1, 8, 8) -> (N, 10)."""
     import netcl.nn as nn
 
-    return nn.Sequential(
-        nn.Conv2d(queue, 1, 16, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(queue, 16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(queue, 32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Dropout(0.3), nn.Linear(queue, 256, 64), nn.ReLU(), nn.Linear(queue, 64, 10),
-    )  # fmt: skip
+    first, second, third = (nn.Conv2d(queue, n, m, 3, padding=1) for n, m in ((1, 16), (16, 32), (32, 64)))
+    features = [first, nn.ReLU(), second, nn.ReLU(), nn.MaxPool2d(2), third, nn.ReLU(), nn.MaxPool2d(2)]
+    head = [nn.Flatten(), nn.Dropout(0.3), nn.Linear(queue, 256, 64), nn.ReLU(), nn.Linear(queue, 64, 10)]
+    return nn.Sequential(*features, *head)
 
 
 class Run:

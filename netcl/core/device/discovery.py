@@ -23,9 +23,16 @@ from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 
 __all__ = [
-    "DeviceHandle", "DeviceManager", "DeviceProfile", "device", "manager", "names_device", "override_profile",
-    "profile_of", "queue_of",
-]  # fmt: skip
+    "DeviceHandle",
+    "DeviceManager",
+    "DeviceProfile",
+    "device",
+    "manager",
+    "names_device",
+    "override_profile",
+    "profile_of",
+    "queue_of",
+]
 
 FORMS = '"auto", "gpu", "gpu:N", "cpu" (NumPy), "cl:cpu", "platform:device", an index, a pyopencl device or a queue'
 FIX = (

@@ -77,9 +77,16 @@ def numpy_attention(
 
 
 def numpy_attention_grad(
-    g: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, o: np.ndarray, lse: np.ndarray,
-    mask: np.ndarray | None = None, *, geometry: Geometry,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    g: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    o: np.ndarray,
+    lse: np.ndarray,
+    mask: np.ndarray | None = None,
+    *,
+    geometry: Geometry,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, compute = geometry, compute_dtype(q.dtype)
     dq, dk, dv = (np.zeros(t.shape, compute) for t in (q, k, v))
     if q.size == 0 or k.size == 0:

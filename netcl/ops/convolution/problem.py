@@ -163,7 +163,6 @@ def residues(length: int, k: int, stride: int, padding: int, dilation: int) -> I
 
 def residue_geometry(form: Geometry, y: Residue, x: Residue) -> Geometry:
     """The convolution over g that gives the pixels of dx at these residues; its output is theirs."""
-    return replace(
-        form, c=form.o, o=form.c, h=form.out[0], w=form.out[1], kh=y.taps, kw=x.taps, stride=(1, 1),
-        padding=(y.padding, x.padding), dilation=(y.dilation, x.dilation), out=(y.length, x.length),
-    )  # fmt: skip
+    sizes: dict[str, Any] = {"c": form.o, "o": form.c, "h": form.out[0], "w": form.out[1], "kh": y.taps, "kw": x.taps}
+    steps: dict[str, Any] = {"stride": (1, 1), "dilation": (y.dilation, x.dilation)}
+    return replace(form, **sizes, **steps, padding=(y.padding, x.padding), out=(y.length, x.length))

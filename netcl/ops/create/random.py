@@ -307,5 +307,5 @@ def _probability(where: str, p: float) -> None:
 
 # -- record ------------------------------------------------------------------------------------------------------------
 
-register(Op("dropout", dropout, lambda g, y, x, p=0.5, generator=None, *, aux: dropout_grad(g, p, aux), (), True,
-            shape=alike, dtypes=FLOATS, onnx="Dropout"))  # fmt: skip
+_backward = lambda g, y, x, p=0.5, generator=None, *, aux: dropout_grad(g, p, aux)  # noqa: E731
+register(Op("dropout", dropout, _backward, (), True, shape=alike, dtypes=FLOATS, onnx="Dropout"))

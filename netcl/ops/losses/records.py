@@ -15,9 +15,16 @@ from netcl.ops.record import FLOAT, FLOATS, Facts, Op, register
 
 
 def _cross_entropy(
-    logits: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100,
-    label_smoothing: float = 0.0, reduction: str = "mean", *, recorded: bool, room: bool,
-) -> tuple[Tensor, cross_entropy.Saved]:  # fmt: skip
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    *,
+    recorded: bool,
+    room: bool,
+) -> tuple[Tensor, cross_entropy.Saved]:
     """Mean of -log softmax(logits)[label] in nats.
 
     Shapes: logits (N, C, ...) float; labels (N, ...), int32 or int64 in [0, C), or probabilities shaped like the
@@ -38,9 +45,14 @@ def _cross_entropy_grad(
 
 
 def _probabilities_grad(
-    g: Tensor, logits: Tensor, saved: Any, weight: Tensor | None = None, label_smoothing: float = 0.0,
-    reduction: str = "mean", ignore_index: int = -100,
-) -> Tensor:  # fmt: skip
+    g: Tensor,
+    logits: Tensor,
+    saved: Any,
+    weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+) -> Tensor:
     """Gradient for targets that are probabilities: upstream * (1 - e) * w * -log p."""
     up = elementwise.mul(g, saved.scale) if reduction != "none" else g.unsqueeze(1)
     scaled = elementwise.mul(up, label_smoothing - 1.0)
@@ -80,8 +92,14 @@ _labelled = partial(Op, aux=True, constants=("weight",), shape=_entropy_shape, d
 register(_labelled("cross_entropy", _cross_entropy, _cross_entropy_grad, (0, 1), onnx="SoftmaxCrossEntropyLoss"))
 register(_labelled("nll_loss", loss.nll_loss, _nll_grad, (1,), onnx="NegativeLogLikelihoodLoss"))
 for _f in (
-    loss.mse_loss, loss.l1_loss, loss.smooth_l1_loss, loss.huber_loss, loss.binary_cross_entropy,
-    loss.binary_cross_entropy_with_logits, loss.kl_div, loss.hinge_loss,
-):  # fmt: skip
+    loss.mse_loss,
+    loss.l1_loss,
+    loss.smooth_l1_loss,
+    loss.huber_loss,
+    loss.binary_cross_entropy,
+    loss.binary_cross_entropy_with_logits,
+    loss.kl_div,
+    loss.hinge_loss,
+):
     _name = _f.__name__
     register(Op(_name, _f, _row_grad(_name), shape=partial(_row_shape, _name), dtypes=FLOATS, cast=FLOAT))

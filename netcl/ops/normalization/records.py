@@ -32,9 +32,16 @@ def _layer_norm(
 
 
 def _layer_norm_grad(
-    g: Tensor, y: Any, x: Tensor, weight: Optional = None, bias: Any = None, *, needs: Sequence[bool], aux: Statistics,
+    g: Tensor,
+    y: Any,
+    x: Tensor,
+    weight: Optional = None,
+    bias: Any = None,
+    *,
+    needs: Sequence[bool],
+    aux: Statistics,
     **_: Any,
-) -> Gradients:  # fmt: skip
+) -> Gradients:
     mean, rstd = aux
     return norm.layer_norm_grad(g, x, mean, rstd, weight, _padded(needs, 3))[: len(needs)]
 
@@ -72,18 +79,31 @@ def _grouped(
 
 
 def _group_norm_grad(
-    g: Tensor, y: Any, x: Tensor, weight: Optional = None, bias: Any = None, *, needs: Sequence[bool], aux: Statistics,
+    g: Tensor,
+    y: Any,
+    x: Tensor,
+    weight: Optional = None,
+    bias: Any = None,
+    *,
+    needs: Sequence[bool],
+    aux: Statistics,
     **_: Any,
-) -> Gradients:  # fmt: skip
+) -> Gradients:
     mean, rstd = aux
     return group_norm.group_norm_grad(g, x, mean, rstd, weight, _padded(needs, 3))[: len(needs)]
 
 
 def _batch_norm(
-    x: Tensor, weight: Optional = None, bias: Optional = None, running_mean: Optional = None,
-    running_var: Optional = None, training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    x: Tensor,
+    weight: Optional = None,
+    bias: Optional = None,
+    running_mean: Optional = None,
+    running_var: Optional = None,
+    training: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
     activation: str | None = None,
-) -> tuple[Tensor, Any]:  # fmt: skip
+) -> tuple[Tensor, Any]:
     """Normalise each channel (axis 1) over the batch, or with training=False by the running statistics.
 
     y = act((x - mean) / sqrt(var + eps) * weight + bias)
@@ -101,9 +121,19 @@ def _batch_norm(
 
 
 def _batch_norm_grad(
-    g: Tensor, y: Any, x: Tensor, weight: Optional = None, bias: Optional = None, *, needs: Sequence[bool],
-    aux: Statistics, training: bool = True, eps: float = 1e-5, activation: str | None = None, **_: Any,
-) -> Gradients:  # fmt: skip
+    g: Tensor,
+    y: Any,
+    x: Tensor,
+    weight: Optional = None,
+    bias: Optional = None,
+    *,
+    needs: Sequence[bool],
+    aux: Statistics,
+    training: bool = True,
+    eps: float = 1e-5,
+    activation: str | None = None,
+    **_: Any,
+) -> Gradients:
     mean, rstd = aux
     if not training:
         rstd = elementwise.rsqrt(elementwise.add(rstd, eps))

@@ -14,9 +14,8 @@ from netcl.ops.record import FLOAT, Op, alike, register
 
 SOFTMAX = formula("softmax", ("x",), "m = MAX(x)", "e = EXP(SUB(x, m))", "one = RECIPROCAL(SUM(e))", "y = MUL(e, one)")
 SOFTMAX_GRAD = formula("softmax_grad", ("g", "p"), "s = SUM(MUL(g, p))", "y = MUL(p, SUB(g, s))")
-LOG_SOFTMAX = formula(
-    "log_softmax", ("x",), "m = MAX(x)", "d = SUB(x, m)", "s = SUM(EXP(d))", "y = SUB(d, LOG(s))"
-)  # fmt: skip
+_LOGS = ("m = MAX(x)", "d = SUB(x, m)", "s = SUM(EXP(d))", "y = SUB(d, LOG(s))")
+LOG_SOFTMAX = formula("log_softmax", ("x",), *_LOGS)
 LOG_SOFTMAX_GRAD = formula("log_softmax_grad", ("g", "p"), "s = SUM(g)", "y = SUB(g, MUL(EXP(p), s))")
 
 

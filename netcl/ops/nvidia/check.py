@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 CASES = (
-    ("float16", 1e-3, "high"), ("bfloat16", 8e-3, "high"), ("float32", 1e-6, "high"), ("float32", 1e-3, "medium"),
-)  # fmt: skip
+    ("float16", 1e-3, "high"),
+    ("bfloat16", 8e-3, "high"),
+    ("float32", 1e-6, "high"),
+    ("float32", 1e-3, "medium"),
+)
 ATTENTION = (("float16", 2e-3), ("bfloat16", 1.6e-2), ("float32", 2e-6))  # the last not on wgmma
 
 

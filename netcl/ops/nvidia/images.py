@@ -73,7 +73,7 @@ class Images(NamedTuple):
 
 def forward_images(
     queue: Any, parts: Sequence[Geometry], x: Tensor, kernels: Sequence[str], slots: int, even: bool
-) -> Images:  # fmt: skip
+) -> Images:
     """Images for convolutions `parts` over x, by the cheaper layout, with a tiling of their products."""
     g, o = parts[0], parts[0].o // parts[0].groups
     grids = [grid(part, even) for part in parts]

@@ -56,15 +56,19 @@ def _plan(queue: Any, p: Product, profile: DeviceProfile) -> Run:
     pack = _pack(queue, source, p, row, kstep, dims) if packed else None
 
     def run(
-        c: Tensor, a: Tensor, b: Tensor, *, bias: Tensor | None = None, alpha: float = 1.0, mask: Tensor | None = None,
+        c: Tensor,
+        a: Tensor,
+        b: Tensor,
+        *,
+        bias: Tensor | None = None,
+        alpha: float = 1.0,
+        mask: Tensor | None = None,
         sums: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         part = c if partial is None else allocate(queue, partial, FLOAT32)
         right = b if pack is None else pack(B=b)
-        launch(
-            C=c, part=part.buffer, A=a, B=right, bias=a if bias is None else bias, mask=a if mask is None else mask,
-            sums=(c if sums is None else sums).buffer, alpha=alpha,
-        )  # fmt: skip
+        bias, mask, sums = a if bias is None else bias, a if mask is None else mask, c if sums is None else sums
+        launch(C=c, part=part.buffer, A=a, B=right, bias=bias, mask=mask, sums=sums.buffer, alpha=alpha)
 
     return run
 

@@ -109,10 +109,8 @@ def _product(a: Tensor, b: Tensor, mask: Tensor | None, sums: Tensor | None) -> 
     queue = a.queue
     out = allocate(queue, (a.shape[0], b.shape[1]), a.dtype)
     start = math.gcd(8, a.offset, 0 if mask is None else mask.offset)
-    key: Any = (
-        "layer", a.shape, a.strides, start, b.shape, b.strides, b.offset & 7, a.dtype.num, mask is None, sums is None,
-        route.mode,
-    )  # fmt: skip
+    layouts = (a.shape, a.strides, start, b.shape, b.strides, b.offset & 7, a.dtype.num)
+    key: Any = ("layer", *layouts, mask is None, sums is None, route.mode)
     plans = queue.netcl_state.plans
     run = plans.get(key)
     if run is None:

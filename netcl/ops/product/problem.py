@@ -112,10 +112,9 @@ def describe(
     start_a, start_b, start_c = (
         math.gcd(8, t.offset, *(axis[i] for axis in outer)) for t, i in ((a, 1), (b, 2), (c, 3))
     )
-    base = Product(
-        c.shape[-2], c.shape[-1], a.shape[-1], (sam, sak), (sbk, sbn), c.strides[-2], tuple(inner), a.dtype, activation,
-        bias, accumulate, (start_a, start_b, start_c), wide=c.dtype != a.dtype,
-    )  # fmt: skip
+    steps = ((sam, sak), (sbk, sbn), c.strides[-2], tuple(inner))
+    epilogue = (activation, bias, accumulate, (start_a, start_b, start_c))
+    base = Product(c.shape[-2], c.shape[-1], a.shape[-1], *steps, a.dtype, *epilogue, wide=c.dtype != a.dtype)
     offsets = [(0, 0, 0)]
     for n, sa, sb, sc in outer:
         offsets = [(oa + i * sa, ob + i * sb, oc + i * sc) for oa, ob, oc in offsets for i in range(n)]

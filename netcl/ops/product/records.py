@@ -63,9 +63,16 @@ def _linear(
 
 
 def _linear_grad(
-    g: Tensor, y: Any, x: Tensor, w: Tensor, b: Any = None, *, needs: Sequence[bool], aux: Tensor | None,
+    g: Tensor,
+    y: Any,
+    x: Tensor,
+    w: Tensor,
+    b: Any = None,
+    *,
+    needs: Sequence[bool],
+    aux: Tensor | None,
     activation: str | None = None,
-) -> list[Tensor | None]:  # fmt: skip
+) -> list[Tensor | None]:
     """The mask of relu is laid in the products; other activations take a launch of their own."""
     positive = rows_of(aux) if aux is not None and activation == "relu" else None
     if positive is None:
@@ -86,9 +93,16 @@ def _gemm(
 
 
 def _gemm_grad(
-    g: Tensor, y: Any, a: Tensor, b: Tensor, bias: Any = None, *, needs: Sequence[bool], aux: Tensor | None,
+    g: Tensor,
+    y: Any,
+    a: Tensor,
+    b: Tensor,
+    bias: Any = None,
+    *,
+    needs: Sequence[bool],
+    aux: Tensor | None,
     activation: str | None = None,
-) -> list[Tensor | None]:  # fmt: skip
+) -> list[Tensor | None]:
     g = elementwise.before(activation, g, aux)
     sums = reduction.sum(g, axis=tuple(range(g.ndim - 1))) if len(needs) > 2 and needs[2] else None
     return [*_matmul_grad(g, y, a, b, needs[:2]), sums]

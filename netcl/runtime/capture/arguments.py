@@ -45,9 +45,13 @@ class Record(ctypes.Structure):
     """One argument as `_send.c` reads it."""
 
     _fields_ = (
-        ("kernel", native.P), ("word", native.P), ("index", native.UINT), ("nbytes", native.UINT),
-        ("known", ctypes.c_uint64), ("sent", ctypes.c_uint64),
-    )  # fmt: skip
+        ("kernel", native.P),
+        ("word", native.P),
+        ("index", native.UINT),
+        ("nbytes", native.UINT),
+        ("known", ctypes.c_uint64),
+        ("sent", ctypes.c_uint64),
+    )
 
 
 class Arguments:
