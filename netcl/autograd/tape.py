@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
-from netcl.core import versions
+from netcl.core import layout, versions
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError
 from netcl.core.layout import Shape
@@ -76,7 +76,8 @@ class Tape:
         walked, so a second call raises GradientError unless the first had `retain_graph=True`. It also raises
         where a saved tensor was written in place since forward (by an optimizer, assign, fill_, out=, a replay).
         """
-        _check_loss(self, loss)
+        if type(loss) is not Node or loss.tape is not self:
+            _check_loss(self, loss)
         if self._spent:
             raise GradientError(
                 "backward: expected a recorded graph, got one already used; pass retain_graph=True before."
@@ -86,7 +87,7 @@ class Tape:
                 "backward: expected a node that depends on something requiring a gradient, got one that does not; "
                 "compute it inside `with Tape():` from Parameters or tensor(x, requires_grad=True)."
             )
-        if loss.tape is not None and not any(loss.key in record.outputs for record in reversed(self.records)):
+        if loss.tape is not None and not self._holds(loss.key):
             raise GradientError(
                 "backward: expected a node whose graph is on this tape, got one recorded before reset() or freed by an "
                 "earlier backward; compute it again, or pass retain_graph=True to the earlier one."
@@ -103,35 +104,44 @@ class Tape:
             self.early = None  # of a loss that this backward did not come from
         _store(leaves, seed)
 
+    def _holds(self, key: int) -> bool:
+        """Whether some record made the node of this key, most likely the last."""
+        records = self.records
+        return bool(records) and (key in records[-1].outputs or any(key in record.outputs for record in records))
+
     def _walk(self, grads: dict[int, Tensor], loss: Node, retain: bool) -> dict[int, tuple[Node, Tensor]]:
         """Pop each gradient where it is consumed; return those of leaves and retained nodes."""
         found: dict[int, tuple[Node, Tensor]] = {}
         if loss.tape is None:
             found[loss.key] = (loss, grads[loss.key])
         records = list(self.records) if retain else self.records
+        retained, anomaly = self.retained, state.anomaly
         while records:
             record = records.pop()
-            if len(record.outputs) == 1:
-                upstream: Any = grads.pop(record.outputs[0], None)
+            name, outputs, inputs, pullback, site, saved, version = record
+            if len(outputs) == 1:
+                upstream: Any = grads.pop(outputs[0], None)
+                if upstream is None:
+                    continue
             else:
-                upstream = tuple([grads.pop(key, None) for key in record.outputs])
-            if upstream is None or (type(upstream) is tuple and all(g is None for g in upstream)):
-                continue
-            if self.retained:
-                self._retain(record.outputs, upstream, found)
-            if record.version != versions.now:
-                _check_saved(record, record.saved)
-            gradients = record.pullback(upstream)
-            if state.anomaly:
-                check_finite(f"backward of {record.name}", [g for g in gradients if g is not None], record.site)
-            if len(gradients) != len(record.inputs):
+                upstream = tuple([grads.pop(key, None) for key in outputs])
+                if all(g is None for g in upstream):
+                    continue
+            if retained:
+                self._retain(outputs, upstream, found)
+            if version != versions.now:
+                _check_saved(record, saved)
+            gradients = pullback(upstream)
+            if anomaly:
+                check_finite(f"backward of {name}", [g for g in gradients if g is not None], site)
+            if len(gradients) != len(inputs):
                 _check_count(record, gradients)
-            for edge, dx in zip(record.inputs, gradients):
+            for edge, dx in zip(inputs, gradients):
                 if edge is None or dx is None:
                     continue
                 key, shape, dtype, leaf = edge
                 if type(dx) is not Tensor or dx.shape != shape or dx.dtype is not dtype:
-                    dx = _fitted(record.name, dx, shape, dtype)
+                    dx = _fitted(name, dx, shape, dtype)
                 if leaf is not None:
                     known = found.get(key)
                     found[key] = (leaf, dx if known is None else elementwise.add(known[1], dx))
@@ -214,9 +224,10 @@ def _upstream(grad: Any, loss: Node) -> Tensor:
 
 
 def _ones(loss: Node) -> Tensor:
-    if loss.shape == (1,):
-        return reduction.one(loss.queue, loss.dtype)
-    return Tensor.ones(loss.queue, loss.shape, loss.dtype)
+    value = loss.value
+    if value.shape == (1,):
+        return reduction.one(value.queue, value.dtype)
+    return Tensor.ones(value.queue, value.shape, value.dtype)
 
 
 def _store(leaves: dict[int, tuple[Node, Tensor]], seed: Tensor) -> None:
@@ -227,7 +238,7 @@ def _store(leaves: dict[int, tuple[Node, Tensor]], seed: Tensor) -> None:
     for node, grad in leaves.values():
         if node.grad is not None:
             node.grad = elementwise.add(node.grad, grad)
-        elif id(grad.buffer) in taken or not grad.is_contiguous or grad.offset:
+        elif id(grad.buffer) in taken or grad.offset or not layout.is_contiguous(grad.shape, grad.strides):
             node.grad = elementwise.copy(grad)
         else:
             node.grad = grad

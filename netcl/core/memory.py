@@ -100,16 +100,15 @@ class _Maker:
 
     def allocate(self, pool: Any, nbytes: int) -> Buffer:
         """A block of `pool`, which is on the device by then. Raises _Full, or what the driver raises."""
-        budget = self.budget
         with self.lock:
-            fits = nbytes <= budget.free or self._fits(pool, nbytes)
+            fits = nbytes <= self.budget.free or self._fits(pool, nbytes)
             before = pool.managed_bytes
             block = pool.allocate(nbytes)
             if pool.managed_bytes != before:
                 if not fits:  # no idle block of this size either; the new one is given back untouched
                     del block
                     raise _Full
-                budget.free -= pool.managed_bytes - before
+                self.budget.free -= pool.managed_bytes - before
                 self.queue.finish()
             return block
 

@@ -164,16 +164,17 @@ def gradients(
     `operands` holds tensors or numbers; those that no formula reads may be None.
     """
     row = TABLE[name]
-    wanted = tuple(i for i, need in enumerate(needs) if need and i < len(row.grads) and row.grads[i])
     result: list[Tensor | None] = [None] * len(operands)
-    for i in wanted:
-        if row.grads[i] == "g":
+    wanted: tuple[int, ...] = ()
+    for i, (formula, need) in enumerate(zip(row.grads, needs, strict=False)):
+        if need and formula == "g":
             result[i] = g  # nothing to compute
-    wanted = tuple(i for i in wanted if result[i] is None)
+        elif need and formula:
+            wanted += (i,)
     if not wanted:
         return result
     values = dict(zip(("g", "y", *row.inputs), (g, y, *operands), strict=False))
-    kinds = tuple((n, isinstance(v, Tensor)) for n, v in values.items() if v is not None)
+    kinds = tuple([(n, isinstance(v, Tensor)) for n, v in values.items() if v is not None])
     chain = _gradient_chain(row, wanted, kinds)
     tensors = [values[n] for n in chain.inputs]
     floats = [t.dtype for t in tensors if is_float(t.dtype)]
