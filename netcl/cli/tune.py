@@ -14,9 +14,9 @@ from netcl.core.protocols import Queue
 
 HELP = "find the fastest kernel sizes for this device"
 
-Row = dict[str, int]
+Config = dict[str, int]
 
-# What to try for each kernel of the tuning table. Rows that do not fit a device are made to fit, or left out.
+# What to try for each kernel of the tuning table. Configs that do not fit a device are made to fit, or left out.
 SPACES: dict[str, dict[str, tuple[int, ...]]] = {
     "matmul_cpu": {"MC": (96, 192, 384), "KC": (128, 256, 512), "NP": (2, 4, 8)},
     "matmul_gpu": {"BM": (64, 128), "BN": (64, 128), "BK": (8, 16, 32), "RM": (4, 8), "RN": (4, 8)},
@@ -32,20 +32,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show what was found without keeping it")
 
 
-def rows(kernel: str) -> list[Row]:
+def configs(kernel: str) -> list[Config]:
     """Every combination of the sizes of `kernel`."""
     space = SPACES[kernel]
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
 
 
 @contextmanager
-def trial(kernel: str, row: Row, queue: Queue) -> Iterator[None]:
-    """Ops take `row` for `kernel` on the device of `queue` inside."""
+def trial(kernel: str, config: Config, queue: Queue) -> Iterator[None]:
+    """Ops take `config` for `kernel` on the device of `queue` inside."""
     from netcl.core.device.profile import profile_of
     from netcl.core.queue import state_of
     from netcl.kernels import tuning
 
-    before, table = tuning.tables, {kernel: {profile_of(queue).name: row}}
+    before, table = tuning.tables, {kernel: {profile_of(queue).name: config}}
     tuning.tables = lambda: (table, *before())  # type: ignore[assignment]
     plans = state_of(queue).plans
     try:
@@ -103,20 +103,20 @@ def run(args: argparse.Namespace) -> int:
     for kernel in args.kernels or [k for k in SPACES if k.endswith(suffix)]:
         op, before = work(kernel, handle.queue, args.size), tuning.parameters(kernel, handle.profile)
 
-        def prepare(row: Row, kernel: str = kernel, op: Callable[[], Any] = op) -> Callable[[], Any]:
+        def prepare(config: Config, kernel: str = kernel, op: Callable[[], Any] = op) -> Callable[[], Any]:
             def once() -> None:
-                with trial(kernel, row, handle.queue):
+                with trial(kernel, config, handle.queue):
                     op()
 
             return once
 
-        best, tried = tuner.search(kernel, [before, *rows(kernel)], prepare)
+        best, tried = tuner.search(kernel, [before, *configs(kernel)], prepare)
         least = min(tried.values())  # 0 where the clock is coarse
         gain = tried[str(before)] / least if least and str(before) in tried else 1.0
         print(f"{kernel} on {handle.device_name}: {best}, {gain:.2f} times the speed of {before}; {len(tried)} tried")
         if best == before:
-            tuner.rows.pop(kernel)
-    if args.dry_run or path is None or not tuner.rows:
+            tuner.configs.pop(kernel)
+    if args.dry_run or path is None or not tuner.configs:
         return 0
     print(f"saved to {tuner.save(path)}")
     return 0

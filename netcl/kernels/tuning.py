@@ -3,7 +3,7 @@
 `tuning.json` maps kernel -> device key -> named sizes, which become `#define`s. The most specific key wins: device
 name, architecture, "vendor kind", "kind of N floats" (in a vector register), kind, "default". A user's overlay of the
 same form (NETCL_TUNING, or tuning.json in the user's configuration folder; written by `netcl.profiling`) is looked up
-before the packaged table at each step. `fit` then makes any row legal on any device, so a device without an entry is
+before the packaged table at each step. `fit` then makes any config legal on any device, so a device without an entry is
 slow, never broken.
 """
 
@@ -28,8 +28,8 @@ from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
 from netcl.core.protocols import Queue
 from netcl.runtime.cache import get_kernel
 
-Row = dict[str, int]
-COSTS = ("RATE", "GROUPS", "EACH", "START")  # what tiling.py knows of a row, beside its sizes
+Config = dict[str, int]
+COSTS = ("RATE", "GROUPS", "EACH", "START")  # what tiling.py knows of a config, beside its sizes
 UNTUNED_GROUP = 64  # local size of a KernelSpec that names none
 
 
@@ -37,8 +37,8 @@ UNTUNED_GROUP = 64  # local size of a KernelSpec that names none
 class Footprint:
     """What a kernel's sizes cost: work-items of a group, bytes of local memory, and which sizes may shrink how far."""
 
-    items: Callable[[Row], int]
-    local: Callable[[Row], int]
+    items: Callable[[Config], int]
+    local: Callable[[Config], int]
     shrink: tuple[tuple[str, int], ...]  # (size, least value), halved in turn; a size stays a multiple of its least
 
 
@@ -54,7 +54,7 @@ def _tiles(bytes_per_k: int) -> Footprint:
 def conv_tiles(bytes_per_k: int) -> Footprint:
     """The same with padded lines, room for a line of sums, and four integers a tap of two steps."""
 
-    def local(p: Row) -> int:
+    def local(p: Config) -> int:
         sums = bytes_per_k // 2 * (p["BM"] // p["RM"]) * (p["BN"] + 16)
         return bytes_per_k * p["BK"] * (p["BM"] + 4) + max(bytes_per_k * p["BK"] * (p["BN"] + 4), sums) + 32 * p["BK"]
 
@@ -107,12 +107,15 @@ def overlay_path() -> Path | None:
         return None
 
 
-def _table(text: str, where: str) -> dict[str, dict[str, Row]]:
+def _table(text: str, where: str) -> dict[str, dict[str, Config]]:
     """A tuning table from JSON; DeviceError in the house form when it is not one."""
     try:
-        table: dict[str, dict[str, Row]] = json.loads(text)
+        table: dict[str, dict[str, Config]] = json.loads(text)
         if not all(
-            isinstance(v, int) and v > 0 for rows in table.values() for row in rows.values() for v in row.values()
+            isinstance(v, int) and v > 0
+            for configs in table.values()
+            for config in configs.values()
+            for v in config.values()
         ):
             raise ValueError("a size is not a positive integer")
     except (ValueError, AttributeError) as error:
@@ -123,7 +126,7 @@ def _table(text: str, where: str) -> dict[str, dict[str, Row]]:
 
 
 @cache
-def tables() -> tuple[dict[str, dict[str, Row]], ...]:
+def tables() -> tuple[dict[str, dict[str, Config]], ...]:
     """The user's overlay if there is one, then the packaged table. `tables.cache_clear()` reads them again."""
     packaged = _table(
         (resources.files("netcl.kernels") / "tuning.json").read_text(encoding="utf-8"), "netcl/kernels/tuning.json"
@@ -141,10 +144,10 @@ def device_keys(profile: DeviceProfile) -> tuple[str, ...]:
     return (profile.name, profile.architecture, f"{profile.vendor} {profile.kind}", vector, profile.kind, "default")
 
 
-def parameters(kernel: str, profile: DeviceProfile) -> Row:
-    """The sizes of `kernel` for a device: the most specific row, made legal by `fit`.
+def parameters(kernel: str, profile: DeviceProfile) -> Config:
+    """The sizes of `kernel` for a device: the most specific config, made legal by `fit`.
 
-    Sizes that a row of the user's does not name come from the packaged table; costs belong to a row as a whole.
+    Sizes that a config of the user's does not name come from the packaged table; costs belong to a config as a whole.
     """
     for key in device_keys(profile):
         for table in tables():
@@ -154,42 +157,42 @@ def parameters(kernel: str, profile: DeviceProfile) -> Row:
     raise DeviceError(f"tuning: expected a kernel of the table ({known}), got {kernel!r}.")
 
 
-def _packaged_sizes(kernel: str, profile: DeviceProfile) -> Row:
-    rows = tables()[-1].get(kernel, {})
-    row = next((rows[key] for key in device_keys(profile) if key in rows), {})
-    return {name: size for name, size in row.items() if name not in COSTS}
+def _packaged_sizes(kernel: str, profile: DeviceProfile) -> Config:
+    configs = tables()[-1].get(kernel, {})
+    config = next((configs[key] for key in device_keys(profile) if key in configs), {})
+    return {name: size for name, size in config.items() if name not in COSTS}
 
 
-def fit(kernel: str, row: Row, profile: DeviceProfile) -> Row:
-    """`row` with sizes halved until a group fits the device's work-group and local-memory limits.
+def fit(kernel: str, config: Config, profile: DeviceProfile) -> Config:
+    """`config` with sizes halved until a group fits the device's work-group and local-memory limits.
 
     Kernels without an entry in FOOTPRINTS have their WG clamped to a power of two that the device can run.
     """
     cost = FOOTPRINTS.get(kernel)
     if cost is None:
-        row = dict(row)
-        while row.get("WG", 1) > profile.max_work_group:
-            row["WG"] //= 2
-        return row
-    return shrink(kernel, row, cost, profile)
+        config = dict(config)
+        while config.get("WG", 1) > profile.max_work_group:
+            config["WG"] //= 2
+        return config
+    return shrink(kernel, config, cost, profile)
 
 
-def shrink(kernel: str, row: Row, cost: Footprint, profile: DeviceProfile) -> Row:
-    """`row` with sizes halved until `cost` is within the device's limits. Raises DeviceError where none is."""
-    row = dict(row)
-    while cost.items(row) > profile.max_work_group or cost.local(row) > profile.local_mem:
-        before = dict(row)
+def shrink(kernel: str, config: Config, cost: Footprint, profile: DeviceProfile) -> Config:
+    """`config` with sizes halved until `cost` is within the device's limits. Raises DeviceError where none is."""
+    config = dict(config)
+    while cost.items(config) > profile.max_work_group or cost.local(config) > profile.local_mem:
+        before = dict(config)
         for name, least in cost.shrink:
-            row[name] = max(least, row[name] // 2 // least * least)
-            if cost.items(row) <= profile.max_work_group and cost.local(row) <= profile.local_mem:
+            config[name] = max(least, config[name] // 2 // least * least)
+            if cost.items(config) <= profile.max_work_group and cost.local(config) <= profile.local_mem:
                 break
-        if row == before:
+        if config == before:
             raise DeviceError(
-                f"{kernel}: expected a device with at least {cost.items(row)} work-items a group and "
-                f"{cost.local(row)} bytes of local memory, got {profile.max_work_group} and {profile.local_mem} "
+                f"{kernel}: expected a device with at least {cost.items(config)} work-items a group and "
+                f"{cost.local(config)} bytes of local memory, got {profile.max_work_group} and {profile.local_mem} "
                 f"on {profile.name}."
             )
-    return row
+    return config
 
 
 # -- records by the documented names -----------------------------------------------------------------------------------

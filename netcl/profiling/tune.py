@@ -1,7 +1,7 @@
 """Finding the sizes that make a kernel fast on a device. Never on its own: `netcl tune`, or a call.
 
-`AutoTuner` tries work-group sizes of given kernels, or rows of named sizes through a function that runs with them, and
-writes what it found to the user's tuning table (kernel -> device -> sizes), which ops look into before their own.
+`AutoTuner` tries work-group sizes of given kernels, or configs (named sizes) through a function that runs with them,
+and writes what it found to the user's tuning table (kernel -> device -> sizes), which ops look into before their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from netcl.profiling.timer import EventTimer
 with contextlib.suppress(ImportError):  # without pyopencl there is nothing to tune
     import pyopencl as cl
 
-Row = dict[str, int]
+Config = dict[str, int]
 MAX_GROUP, RUNS = 256, 3
 
 
@@ -109,7 +109,7 @@ def autotune(
     return WorkGroupTuner(kernel, global_size, candidates, args).tune(queue_of("autotune", queue))
 
 
-def _table(path: Path) -> dict[str, dict[str, Row]]:
+def _table(path: Path) -> dict[str, dict[str, Config]]:
     """The tuning table at `path`, empty where there is none."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -128,13 +128,13 @@ class AutoTuner:
     """Results by device; `device` is a queue, or None for that of each call.
 
     Local sizes: `add` kernels, `tune_all(queue)`, `lookup`. Each (device, kernel, global size) is measured once.
-    Named sizes: `search` with rows to try, then `save` to the user's tuning table.
+    Named sizes: `search` with configs to try, then `save` to the user's tuning table.
     """
 
     def __init__(self, device: Any = None) -> None:
         self.queue = device
         self.results: dict[tuple[str, str, tuple[int, ...]], AutotuneResult] = {}  # (device, kernel, global size)
-        self.rows: dict[str, dict[str, Row]] = {}  # kernel -> device -> sizes, as in the tuning table
+        self.configs: dict[str, dict[str, Config]] = {}  # kernel -> device -> sizes, as in the tuning table
         self._tasks: dict[tuple[str, tuple[int, ...]], WorkGroupTuner] = {}
 
     # -- local sizes -------------------------------------------------------------------------------------------------
@@ -166,35 +166,35 @@ class AutoTuner:
         """Forget kernels and results."""
         self._tasks.clear()
         self.results.clear()
-        self.rows.clear()
+        self.configs.clear()
 
     # -- named sizes -------------------------------------------------------------------------------------------------
 
     def search(
-        self, kernel: str, rows: Iterable[Row], run: Callable[[Row], Callable[[], Any]], queue: Any = None
-    ) -> tuple[Row, dict[str, float]]:
-        """The fastest of `rows` and the seconds of each that ran, by its text.
+        self, kernel: str, configs: Iterable[Config], run: Callable[[Config], Callable[[], Any]], queue: Any = None
+    ) -> tuple[Config, dict[str, float]]:
+        """The fastest of `configs` and the seconds of each that ran, by its text.
 
-        Args: run: given a row, prepares the work and returns a function that does it once on the queue. Rows for which
-            it, or the work, raises a NetclError (they do not fit the device) are left out.
+        Args: run: given a config, prepares the work and returns a function that does it once on the queue. Configs for
+            which it, or the work, raises a NetclError (they do not fit the device) are left out.
         """
         queue, best, tried = self._queue(queue), None, {}
-        for row in rows:
+        for config in configs:
             with contextlib.suppress(NetclError):
-                seconds = EventTimer(queue).measure(run(dict(row)), RUNS)
-                tried[str(row)] = seconds
+                seconds = EventTimer(queue).measure(run(dict(config)), RUNS)
+                tried[str(config)] = seconds
                 if best is None or seconds < best[0]:
-                    best = (seconds, dict(row))
+                    best = (seconds, dict(config))
         if best is None:
-            raise DeviceError(f"tune: expected a row of {kernel!r} that runs on {profile_of(queue).name}, got none.")
-        self.rows.setdefault(kernel, {})[profile_of(queue).name] = best[1]
+            raise DeviceError(f"tune: expected a config of {kernel!r} that runs on {profile_of(queue).name}, got none.")
+        self.configs.setdefault(kernel, {})[profile_of(queue).name] = best[1]
         return best[1], tried
 
     def save(self, path: str | Path) -> Path:
-        """Add the rows found to the tuning table at `path`, which need not exist; other entries stay."""
+        """Add the configs found to the tuning table at `path`, which need not exist; other entries stay."""
         path = Path(path).expanduser()
         table = _table(path)
-        for kernel, devices in self.rows.items():
+        for kernel, devices in self.configs.items():
             table.setdefault(kernel, {}).update(devices)
         draft = None
         try:

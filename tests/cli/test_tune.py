@@ -20,19 +20,19 @@ def overlay(tmp_path, monkeypatch):
     tuning.tables.cache_clear()
 
 
-def test_the_best_row_is_saved_and_used(cl_queue, overlay, monkeypatch, capsys):
+def test_the_best_config_is_saved_and_used(cl_queue, overlay, monkeypatch, capsys):
     handle = next(h for h in manager.handles if h.queue == cl_queue)
     kernel = "matmul_cpu" if handle.profile.kind == "cpu" else "matmul_gpu"
     usual = tuning.parameters(kernel, handle.profile)
     other = {**usual, next(iter(usual)): 2 * next(iter(usual.values()))}
     seen = []
 
-    def search(self, name, rows, prepare, queue=None):
-        for row in rows:
-            with tune.trial(name, row, handle.queue):
+    def search(self, name, configs, prepare, queue=None):
+        for config in configs:
+            with tune.trial(name, config, handle.queue):
                 seen.append(tuning.parameters(name, handle.profile))
         prepare(other)()
-        self.rows[name] = {handle.profile.name: other}
+        self.configs[name] = {handle.profile.name: other}
         return other, {str(usual): 2.0, str(other): 1.0}
 
     monkeypatch.setattr("netcl.profiling.AutoTuner.search", search)
@@ -41,13 +41,13 @@ def test_the_best_row_is_saved_and_used(cl_queue, overlay, monkeypatch, capsys):
     assert main(["tune", kernel, "--device", number, "--size", "64"]) == 0
     assert "2.00 times" in capsys.readouterr().out
     assert json.loads(overlay.read_text()) == {kernel: {handle.profile.name: other}}
-    assert len(seen) == 1 + len(tune.rows(kernel)) and not state_of(cl_queue).plans
+    assert len(seen) == 1 + len(tune.configs(kernel)) and not state_of(cl_queue).plans
     tuning.tables.cache_clear()
     assert tuning.parameters(kernel, handle.profile) == tuning.fit(kernel, other, handle.profile)
 
 
 def test_a_dry_run_writes_nothing(cl_queue, overlay, monkeypatch, capsys):
-    monkeypatch.setattr(tune, "rows", lambda kernel: [])
+    monkeypatch.setattr(tune, "configs", lambda kernel: [])
     assert main(["tune", "--dry-run", "--size", "32", "--device", "0"]) == 0
     assert "1 tried" in capsys.readouterr().out and not overlay.exists()
 

@@ -96,7 +96,7 @@ def test_wrong_input_found_while_running(folder, capsys, arguments):
 @needs_opencl
 @pytest.mark.parametrize("size", ["1", "99999999999", str(10**30)])
 def test_sizes_of_tuning(folder, capsys, monkeypatch, size):
-    monkeypatch.setattr("netcl.cli.tune.rows", lambda kernel: [])
+    monkeypatch.setattr("netcl.cli.tune.configs", lambda kernel: [])
     status, err = run(["tune", "--size", size, "--device", "0"], capsys)
     if size == "1":
         assert (status, err) == (0, "")
@@ -110,7 +110,7 @@ def test_tuning_tables_that_cannot_be_written(folder, capsys, monkeypatch, table
     from netcl.profiling import AutoTuner
 
     def search(self, kernel, rows, prepare, queue=None):
-        self.rows[kernel] = {"a device": {"MC": 1}}
+        self.configs[kernel] = {"a device": {"MC": 1}}
         return {"MC": 1}, {"{}": 1.0}
 
     monkeypatch.setattr(AutoTuner, "search", search)

@@ -71,7 +71,7 @@ def test_results_are_kept_by_device_kernel_and_size(cl_queue, kernel):
         AutoTuner().tune_all()
 
 
-def test_rows_are_searched_and_saved_beside_what_was_there(queue, tmp_path, monkeypatch):
+def test_configs_are_searched_and_saved_beside_what_was_there(queue, tmp_path, monkeypatch):
     x, path, work = Tensor.ones(queue, (1 << 12,)), tmp_path / "new" / "tuning.json", []
 
     def measure(timer, run, runs):  # counted, not timed: a busy machine must not choose
@@ -81,19 +81,19 @@ def test_rows_are_searched_and_saved_beside_what_was_there(queue, tmp_path, monk
 
     monkeypatch.setattr(tune.EventTimer, "measure", measure)
 
-    def prepare(row):
-        if row["WG"] == 3:
+    def prepare(config):
+        if config["WG"] == 3:
             raise DeviceError("does not fit")
 
         def run():
-            for _ in range(row["WG"]):
+            for _ in range(config["WG"]):
                 work.append(E.exp(x))
 
         return run
 
     tuner = AutoTuner(queue)
-    row, tried = tuner.search("mine", [{"WG": 60}, {"WG": 1}, {"WG": 3}], prepare)
-    assert row == {"WG": 1} and tried == {"{'WG': 60}": 60.0, "{'WG': 1}": 1.0}
+    config, tried = tuner.search("mine", [{"WG": 60}, {"WG": 1}, {"WG": 3}], prepare)
+    assert config == {"WG": 1} and tried == {"{'WG': 60}": 60.0, "{'WG': 1}": 1.0}
     tuner.save(path)
     device = profile_of(queue).name
     assert json.loads(path.read_text()) == {"mine": {device: {"WG": 1}}}
@@ -106,5 +106,5 @@ def test_rows_are_searched_and_saved_beside_what_was_there(queue, tmp_path, monk
     path.write_text("not json")
     with pytest.raises(NetclError, match="repair or delete"):
         tuner.save(path)
-    with pytest.raises(DeviceError, match="expected a row"):
+    with pytest.raises(DeviceError, match="expected a config"):
         tuner.search("mine", [{"WG": 3}], prepare)

@@ -47,7 +47,7 @@ def pays(g: Geometry, queue: Queue) -> bool:
     return filters <= profile_of(queue).cache or tile_count(g) >= MANY
 
 
-def _blocks(kernel: str, profile: DeviceProfile) -> tuning.Row:
+def _blocks(kernel: str, profile: DeviceProfile) -> tuning.Config:
     """Tiles and channels per block: whole register tiles and panels, as many as local memory holds."""
     config, cost = tuning.parameters(kernel, profile), COSTS[kernel]
     whole = {name: -(-config[name] // least) * least for name, least in cost.shrink}
@@ -89,7 +89,7 @@ def _plan(
     return filters, made.bind((-(-count // each), blocks, g.groups), (1, 1, 1), D=fields)
 
 
-def _program(queue: Queue, name: str, dtype: DType, config: tuning.Row, epilogue: bool = False) -> Program:
+def _program(queue: Queue, name: str, dtype: DType, config: tuning.Config, epilogue: bool = False) -> Program:
     file = "winograd_weights_cpu.cl" if name == "winograd_weights" else "winograd_forward_cpu.cl"
     source = text(profile_of(queue), "winograd.cl", "winograd_cpu.cl", file, dtype=dtype, epilogue=epilogue, **config)
     return program(queue, source, name, OPTIONS)
