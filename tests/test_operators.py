@@ -4,10 +4,14 @@ import importlib.util
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import netcl.autograd as ag
+from netcl.core.errors import DTypeError
 from netcl.core.kernels.primitives import TABLE
+from netcl.core.methods import Methods
+from netcl.core.tensor import Tensor
 from netcl.ops import record
 
 REPO = Path(__file__).resolve().parents[1]
@@ -39,7 +43,7 @@ def test_every_op_is_a_function_with_its_arguments_and_a_docstring():
         assert taken[0].annotation in ("Value", "Operand", "Sequence[Value]", "Any"), name
         given = [p for p in inspect.signature(op.public).parameters.values() if p.kind is not p.VAR_KEYWORD]
         asked = [p for p in given if p.name not in ("recorded", "room")]
-        if name not in ("dropout", "flatten"):  # with a choice of their own
+        if name != "dropout":  # with a choice of its own
             assert [(p.kind, p.default) for p in taken] == [(p.kind, p.default) for p in asked], name
 
 
@@ -57,3 +61,26 @@ def test_rows_of_the_table_are_records_like_the_others():
     assert (total.dtypes, total.onnx, total.array_api, total.cast) == ("any", "ReduceSum", "sum", "float32")
     assert record.find("sub").dtypes == "numbers" and record.find("bitwise_and").dtypes == "integers"
     assert record.find("nosuch") is None
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, ag.tensor], ids=["tensor", "node"])
+def test_methods_take_what_the_ops_take(queue, wrap):
+    x = wrap(Tensor.from_host(queue, np.float32([[1, -2], [3, 4]])))
+    names = {name for op in record.every().values() for name in op.methods}
+    assert {n for n in vars(Methods) if callable(getattr(Methods, n))} - {"_refuse", "__hash__"} == names
+    assert str(inspect.signature(x.max)) == "(axis: 'Axis' = None, keepdims: 'bool' = False) -> 'Self'"
+    assert x.sum(axis=1, keepdims=True).shape == (2, 1) and x.flatten(1).shape == (2, 2)
+    for y in (x.relu(), x.clip(lo=0), abs(x), -x, 2 - x, x.softmax(0), x.cumsum(1), x.any(), x @ x, x.tanh()):
+        assert type(y) is type(x)
+    assert (x == 3).numpy().tolist() == [[False, False], [True, False]]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'inplace'"):
+        x.relu(inplace=True)
+
+
+def test_operators_leave_what_they_do_not_take_to_python(queue):
+    x = Tensor.from_host(queue, np.float32([1, 2]))
+    assert type(x + ag.tensor(x)) is type(ag.tensor(x) + x) is ag.Node
+    with pytest.raises(TypeError, match="unsupported operand"):
+        x + "one"
+    with pytest.raises(DTypeError, match="add: expected a tensor or a number, got a NumPy array"):
+        x + np.ones(2)

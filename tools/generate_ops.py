@@ -220,7 +220,7 @@ class Methods:
 
     __slots__ = ()
     __hash__ = object.__hash__
-    _operations: Mapping[str, Callable[..., Any]]
+    _operations: Mapping[str, Callable[..., Self]]
     _operands: tuple[type, ...]
 
     def _refuse(self, name: str, other: Any) -> Any:
@@ -234,12 +234,14 @@ def method_text(op: Op, name: str) -> str:
     if name.startswith("__"):
         return operator_text(op, name)
     given = [p for p in parameters_of(op)[1:] if p.kind is not p.VAR_KEYWORD]
-    items = ["self", *(declared(op, p).replace("Value", "Any").replace("Operand", "Any") for p in given)]
+    items = [
+        "self",
+        *(declared(op, p).replace("Value", "Any").replace("Operand", "Any").replace("Scalar", "float") for p in given),
+    ]
     passed = ["self", *(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in given)]
-    many = str(inspect.signature(op.public).return_annotation).startswith("tuple") and not op.aux
-    head = wrapped(f"def {name}(", items, f") -> {'tuple[Self, ...]' if many else 'Self'}:", "    ")
+    head = wrapped(f"def {name}(", items, ") -> Self:", "    ")
     body = wrapped(f'return self._operations["{op.name}"](', passed, ")", " " * 8)
-    return "\n".join([head, quoted(doc_of(op).split("\n\n")[0], " " * 8), f"{body}  # type: ignore[no-any-return]"])
+    return "\n".join([head, quoted(doc_of(op).split("\n\n")[0], " " * 8), f"{body}"])
 
 
 def operator_text(op: Op, name: str) -> str:
@@ -249,13 +251,13 @@ def operator_text(op: Op, name: str) -> str:
     if name == "__getitem__" or len(given) == 1:
         key = (", key: Any", ", key") if name == "__getitem__" else ("", "")
         call = f"{find}(self{key[1]})"
-        return f"    def {name}(self{key[0]}) -> Self:\n        return {call}  # type: ignore[no-any-return]"
+        return f"    def {name}(self{key[0]}) -> Self:\n        return {call}"
     order = "other, self" if name.startswith("__r") else "self, other"
     ignored, kind = ("  # type: ignore[override]", "object") if name in ("__eq__", "__ne__") else ("", "Any")
     return (
         f"    def {name}(self, other: {kind}) -> Self:{ignored}\n"
         f"        known = isinstance(other, self._operands)\n"
-        f'        return {find}({order}) if known else self._refuse("{op.name}", other)  # type: ignore[no-any-return]'
+        f'        return {find}({order}) if known else self._refuse("{op.name}", other)'
     )
 
 
@@ -318,6 +320,7 @@ def texts() -> Iterator[tuple[str, Callable[[], str]]]:
             groups.setdefault(subject(op), []).append(op)
     for key, title in TITLES.items():
         yield f"netcl/autograd/functional/{key}.py", lambda key=key, title=title: module_text(title, groups[key])
+    yield "netcl/core/methods.py", methods_text
     yield "docs/operators.md", docs_text
 
 

@@ -11,34 +11,22 @@ import numpy as np
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError
 from netcl.core.layout import Shape
+from netcl.core.methods import Methods
 from netcl.core.tensor import Tensor
 
 _keys = itertools.count()
-OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by functional.py
+OPERATORS: dict[str, Callable[..., Any]] = {}  # ops on nodes by name, filled by netcl.autograd.functional
 INSPECT: dict[str, Callable[[Any], Any]] = {}  # filled by debug.py, which knows tapes
 
 
-def _method(name: str) -> Callable[..., Any]:
-    def method(self: Node, *args: Any, **kwargs: Any) -> Any:
-        return OPERATORS[name](self, *args, **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def _reversed(name: str) -> Callable[..., Any]:
-    def method(self: Node, other: Any) -> Any:
-        return OPERATORS[name](other, self)
-
-    return method
-
-
-class Node:
+class Node(Methods):
     """A value and its place in the graph. `.grad` holds the gradient of leaves after `tape.backward`."""
 
     __slots__ = ("__weakref__", "grad", "key", "name", "op_name", "requires_grad", "tape", "value")
     __array_priority__ = 200.0
     __hash__ = object.__hash__
+    _operations = OPERATORS
+    _operands = (object,)  # ops say what they do not take
 
     def __init__(self, value: Tensor, requires_grad: bool = False, op_name: str = "", tape: Any = None) -> None:
         self.value, self.requires_grad, self.op_name, self.tape = value, requires_grad, op_name, tape
@@ -163,29 +151,6 @@ class Node:
         """For deep copies and pickles to other processes: value, gradient and name as a leaf; the graph stays here."""
         wanted = self.requires_grad and self.tape is None
         return _restored, (type(self), self.value, wanted, self.grad, self.name)
-
-    # -- operators -------------------------------------------------------------------------------------------------
-    __add__, __radd__ = _method("add"), _reversed("add")
-    __sub__, __rsub__ = _method("sub"), _reversed("sub")
-    __mul__, __rmul__ = _method("mul"), _reversed("mul")
-    __truediv__, __rtruediv__ = _method("div"), _reversed("div")
-    __pow__, __rpow__ = _method("pow"), _reversed("pow")
-    __mod__, __rmod__ = _method("remainder"), _reversed("remainder")
-    __matmul__, __rmatmul__ = _method("matmul"), _reversed("matmul")
-    __lt__, __le__, __gt__, __ge__ = _method("lt"), _method("le"), _method("gt"), _method("ge")
-    __eq__, __ne__ = _method("eq"), _method("ne")
-    __and__, __rand__ = _method("bitwise_and"), _reversed("bitwise_and")
-    __or__, __ror__ = _method("bitwise_or"), _reversed("bitwise_or")
-    __xor__, __rxor__ = _method("bitwise_xor"), _reversed("bitwise_xor")
-    __neg__, __abs__, __invert__ = _method("neg"), _method("abs"), _method("bitwise_not")
-    __getitem__ = _method("getitem")
-    sum, mean, prod, max, min = (_method(n) for n in ("sum", "mean", "prod", "max", "min"))
-    var, std, argmax, argmin = (_method(n) for n in ("var", "std", "argmax", "argmin"))
-    exp, log, sqrt, abs, tanh = (_method(n) for n in ("exp", "log", "sqrt", "abs", "tanh"))
-    sigmoid, relu, softmax, square = (_method(n) for n in ("sigmoid", "relu", "softmax", "square"))
-    reshape, permute, transpose, expand = (_method(n) for n in ("reshape", "permute", "transpose", "expand"))
-    squeeze, unsqueeze, flatten = (_method(n) for n in ("squeeze", "unsqueeze", "flatten"))
-    matmul, clip, astype = (_method(n) for n in ("matmul", "clip", "astype"))
 
 
 class Parameter(Node):

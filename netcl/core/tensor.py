@@ -16,6 +16,7 @@ from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, c
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.layout import Shape, as_int
 from netcl.core.memory import empty_buffer
+from netcl.core.methods import Methods
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
 
@@ -23,27 +24,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}  # filled by netcl.ops: core itse
 LARGE_FILL = 1 << 24  # bytes from which a GPU fills by a kernel (ops/create/fill.py)
 
 
-def _operation(name: str, *, swap: bool = False) -> Callable[..., Any]:
-    """A method that calls the op of this name; unknown operand types are left to Python."""
-
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if swap:
-            return OPERATIONS[name](args[0], self) if _is_operand(name, args[0]) else NotImplemented
-        return OPERATIONS[name](self, *args, **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def _binary(name: str) -> Callable[..., Any]:
-    def method(self: Tensor, other: Any) -> Any:
-        return OPERATIONS[name](self, other) if _is_operand(name, other) else NotImplemented
-
-    method.__name__ = name
-    return method
-
-
-class Tensor:
+class Tensor(Methods):
     """A view of device memory: `buffer` seen through `shape`, `strides` and `offset` (both in elements) as `dtype`.
 
     Views (`reshape`, `transpose`, `expand`, basic indexing, ...) share memory and cost no copy. Work is sent to `queue`
@@ -265,9 +246,10 @@ class Tensor:
             return self.contiguous()._view(target, layout.contiguous_strides(target), 0)
         return self._view(target, strides)
 
-    def flatten(self) -> Tensor:
-        """The elements along one axis."""
-        return self.reshape(-1)
+    def flatten(self, start_axis: int = 0) -> Tensor:
+        """Axes from `start_axis` on merged into one."""
+        axis = as_int("flatten", start_axis, "start_axis")
+        return self.reshape(*self.shape[:axis], layout.size_of(self.shape[axis:]))
 
     def permute(self, *axes: Any) -> Tensor:
         """The axes in the given order, as NumPy's transpose(axes); without arguments they are reversed."""
@@ -355,38 +337,20 @@ class Tensor:
 
     to_queue = to
 
-    # -- operators (the ops behind them live in netcl.ops) ---------------------------------------------------------
+    # -- methods and operators that are ops (core/methods.py) ----------------------------------------------------
 
-    __add__, __radd__ = _binary("add"), _operation("add", swap=True)
-    __sub__, __rsub__ = _binary("sub"), _operation("sub", swap=True)
-    __mul__, __rmul__ = _binary("mul"), _operation("mul", swap=True)
-    __truediv__, __rtruediv__ = _binary("div"), _operation("div", swap=True)
-    __pow__, __rpow__ = _binary("pow"), _operation("pow", swap=True)
-    __mod__, __rmod__ = _binary("remainder"), _operation("remainder", swap=True)
-    __matmul__, __rmatmul__ = _binary("matmul"), _operation("matmul", swap=True)
-    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
-    __eq__, __ne__ = _binary("eq"), _binary("ne")
-    __and__, __rand__ = _binary("bitwise_and"), _operation("bitwise_and", swap=True)
-    __or__, __ror__ = _binary("bitwise_or"), _operation("bitwise_or", swap=True)
-    __xor__, __rxor__ = _binary("bitwise_xor"), _operation("bitwise_xor", swap=True)
-    __invert__ = _operation("bitwise_not")
-    __neg__, __abs__ = _operation("neg"), _operation("abs")
-    sum, mean, prod, max, min = (_operation(n) for n in ("sum", "mean", "prod", "max", "min"))
-    var, std, argmax, argmin = (_operation(n) for n in ("var", "std", "argmax", "argmin"))
-    any, all, cumsum, abs = (_operation(n) for n in ("any", "all", "cumsum", "abs"))
-    exp, log, sqrt = (_operation(n) for n in ("exp", "log", "sqrt"))
+    _operations = OPERATIONS
+
+    def _refuse(self, name: str, other: Any) -> Any:
+        """Leave it to Python. Host arrays are refused by name: a hidden transfer in a loop would cost dearly."""
+        if isinstance(other, np.ndarray):
+            raise DTypeError(
+                f"{name}: expected a tensor or a number, got a NumPy array; use Tensor.from_host(queue, array)."
+            )
+        return NotImplemented
 
 
-OPERANDS = (Tensor, int, float, bool, np.number, np.bool_, BFLOAT16.type)
-
-
-def _is_operand(name: str, x: Any) -> bool:
-    """Whether an op can take `x`. Host arrays are refused by name: a hidden transfer in a loop would cost dearly."""
-    if isinstance(x, np.ndarray):
-        raise DTypeError(
-            f"{name}: expected a tensor or a number, got a NumPy array; use Tensor.from_host(queue, array)."
-        )
-    return isinstance(x, OPERANDS)
+Tensor._operands = (Tensor, int, float, bool, np.number, np.bool_, BFLOAT16.type)
 
 
 def _restored(array: np.ndarray, dtype: str, place: Place) -> Tensor:

@@ -5,7 +5,6 @@ from typing import Any
 from netcl.core.tensor import OPERATIONS
 from netcl.kernels.route import force
 from netcl.moved import module as moved_module
-from netcl.ops import elementwise, reduction
 from netcl.ops.attend import op as _attend  # noqa: F401  (declares its record, as the next do)
 from netcl.ops.convolution import op as _convolution  # noqa: F401
 from netcl.ops.create.factories import arange, eye, linspace, meshgrid, tril, triu
@@ -109,16 +108,10 @@ from netcl.ops.normalization.softmax import log_softmax
 from netcl.ops.pooling import op as _pooling  # noqa: F401
 from netcl.ops.product import records as _product  # noqa: F401
 from netcl.ops.product.op import gemm, linear, matmul
+from netcl.ops.record import methods
 from netcl.ops.reduction import all, any, argmax, argmin, logsumexp, max, mean, min, prod, reduce, std, sum, var
 
-OPERATIONS.update({name: getattr(elementwise, name) for name in (
-    "add", "sub", "mul", "div", "pow", "remainder", "lt", "le", "gt", "ge", "eq", "ne", "bitwise_and", "bitwise_or",
-    "bitwise_xor", "bitwise_not", "neg", "abs", "exp", "log", "sqrt", "contiguous", "copy", "cast", "assign",
-)})  # fmt: skip
-OPERATIONS["matmul"], OPERATIONS["cumsum"], OPERATIONS["fill"] = matmul, cumsum, fill
-OPERATIONS.update({name: getattr(reduction, name) for name in (
-    "sum", "mean", "prod", "max", "min", "var", "std", "argmax", "argmin", "any", "all",
-)})  # fmt: skip
+OPERATIONS.update(methods(), contiguous=contiguous, copy=copy, cast=cast, assign=assign, fill=fill)
 
 # softmax, cross_entropy, norm and random share their name with a module, which keeps it.
 __all__ = [

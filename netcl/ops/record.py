@@ -125,6 +125,12 @@ def find(name: str) -> Op | None:
     return OPS.get(name) or COMPOSED.get(name) if row is None else of_row(row)
 
 
+def methods() -> dict[str, Callable[..., Any]]:
+    """The functions on tensors of the ops that are methods of Tensor and Node."""
+    rows = {row.name: getattr(elementwise, row.name) for row in TABLE.values() if row.methods}
+    return rows | {op.name: op.public for op in (*OPS.values(), *COMPOSED.values()) if op.methods}
+
+
 def of_row(row: Primitive) -> Op:
     """An elementwise op as a record."""
 
