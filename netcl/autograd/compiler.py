@@ -19,7 +19,7 @@ from netcl.autograd.follow import Followed, Reached, changes
 from netcl.autograd.jit import report
 from netcl.autograd.jit.draws import Draws
 from netcl.autograd.jit.primitive import AutogradPrimitive
-from netcl.autograd.jit.program import Outdated, Program, compile_trace, rebuilt
+from netcl.autograd.jit.program import EagerCall, Outdated, Program, compile_trace, rebuilt
 from netcl.autograd.jit.register import register_primitive
 from netcl.autograd.jit.snapshot import Binding, Snapshot, data_bindings, known_bindings, moved, without_changed
 from netcl.autograd.jit.trace import Scalar, TraceNode, TracingContext, Untraceable, tracing_context
@@ -34,6 +34,7 @@ from netcl.core.live import unrecorded
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import START
+from netcl.kernels import route
 from netcl.ops.elementwise import assign
 
 __all__ = [
@@ -94,7 +95,7 @@ class CompiledFunction:
         if self._known and moved(self._known):
             self._look_again()
         enabled = state.enabled
-        modes = (state.autocast, state.anomaly, enabled)
+        modes = (state.autocast, state.anomaly, enabled, route.mode)
         key: list[Any] = [modes]
         tensors: list[Tensor] = []
         wanted = False
@@ -229,7 +230,10 @@ class CompiledFunction:
         with unrecorded():
             written = [(t, t.copy()) for t in program.written(leaves)]
         try:
-            return program.run(leaves, floats)
+            if EagerCall not in map(type, program.calls):
+                return program.run(leaves, floats)
+            with route.collect() as program.decisions:
+                return program.run(leaves, floats)
         except OutOfMemoryError:
             raise
         except Exception as error:

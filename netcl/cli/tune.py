@@ -22,6 +22,8 @@ SPACES: dict[str, dict[str, tuple[int, ...]]] = {
     "matmul_gpu": {"BM": (64, 128), "BN": (64, 128), "BK": (8, 16, 32), "RM": (4, 8), "RN": (4, 8)},
     "conv_gpu": {"BM": (64, 128), "BN": (64, 128), "BK": (8, 16, 32), "RM": (4, 8), "RN": (4, 8)},
 }
+# The routes that use the kernels: others may be faster for what is timed.
+ROUTES = {"matmul_cpu": "matmul.tiled", "matmul_gpu": "matmul.tiled", "conv_gpu": "conv2d.implicit_gemm"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +81,30 @@ def work(kernel: str, queue: Queue, size: int) -> Callable[[], Any]:
     return lambda: matmul(a, b)
 
 
+def timed(kernel: str, op: Callable[[], Any], queue: Queue) -> Callable[[Config], Callable[[], Any]]:
+    """A function of a config that prepares `op` on the route that uses `kernel`."""
+    from netcl.kernels.route import force
+
+    def prepare(config: Config) -> Callable[[], Any]:
+        def once() -> None:
+            with trial(kernel, config, queue), force(ROUTES[kernel]):
+                op()
+
+        return once
+
+    return prepare
+
+
+def routes_of(kernel: str, config: Config, op: Callable[[], Any], queue: Queue) -> str:
+    """What `op` chooses where `kernel` has this config, as text."""
+    from netcl.kernels.explain import lines_of
+    from netcl.kernels.route import watch
+
+    with trial(kernel, config, queue), watch(queue) as decisions:
+        op()
+    return "\n  ".join(["routes, with costs in cycles of a compute unit:", *lines_of(decisions)])
+
+
 def run(args: argparse.Namespace) -> int:
     """Search each kernel and save the tuning table."""
     from netcl.core.device import manager
@@ -103,19 +129,13 @@ def run(args: argparse.Namespace) -> int:
     for kernel in args.kernels or [k for k in SPACES if k.endswith(suffix)]:
         op, before = work(kernel, handle.queue, args.size), tuning.parameters(kernel, handle.profile)
 
-        def prepare(config: Config, kernel: str = kernel, op: Callable[[], Any] = op) -> Callable[[], Any]:
-            def once() -> None:
-                with trial(kernel, config, handle.queue):
-                    op()
-
-            return once
-
-        best, tried = tuner.search(kernel, [before, *configs(kernel)], prepare)
+        best, tried = tuner.search(kernel, [before, *configs(kernel)], timed(kernel, op, handle.queue))
         least = min(tried.values())  # 0 where the clock is coarse
         gain = tried[str(before)] / least if least and str(before) in tried else 1.0
         print(f"{kernel} on {handle.device_name}: {best}, {gain:.2f} times the speed of {before}; {len(tried)} tried")
         if best == before:
             tuner.configs.pop(kernel)
+        print(routes_of(kernel, best, op, handle.queue))
     if args.dry_run or path is None or not tuner.configs:
         return 0
     print(f"saved to {tuner.save(path)}")

@@ -185,22 +185,35 @@ def _meant(name: str) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def watch(queue: Any) -> Iterator[list[Decision]]:
-    """What ops on `queue` choose within the block, in order; plans are made anew for it."""
+def collect() -> Iterator[list[Decision]]:
+    """What ops choose within the block, in order, where their plans are made in it."""
     global _watching, special
-    state = state_of(queue)
-    before, found = (state.plans, _watching), list[Decision]()
-    state.plans, _watching, special = Plans(), found, True
+    before, found = _watching, list[Decision]()
+    _watching, special = found, True
     try:
         yield found
     finally:
-        state.plans, _watching = before
+        _watching = before
         special = bool(_forced) or _watching is not None
+
+
+@contextmanager
+def watch(queue: Any) -> Iterator[list[Decision]]:
+    """As `collect` for ops on `queue`, whose plans are made anew."""
+    state = state_of(queue)
+    before, state.plans = state.plans, Plans()
+    try:
+        with collect() as found:
+            yield found
+    finally:
+        state.plans = before
 
 
 def _decision(op: str, chosen: str, routes: Sequence[Route], failed: dict[str, str]) -> Decision:
     rows = sorted(routes, key=lambda r: (r.plan is None, r.cost))
-    return Decision(op, chosen, tuple([(r.name, r.cost, _remark(r, failed)) for r in rows]))
+    forced = _forced.get(op)
+    told = [(r.name, r.cost, "forced" if r.name == forced else _remark(r, failed)) for r in rows]
+    return Decision(op, chosen, tuple(told))
 
 
 def _remark(route: Route, failed: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from netcl.core.tensor import OPERATIONS
+from netcl.kernels.explain import explain
 from netcl.kernels.route import force
 from netcl.moved import module as moved_module
 from netcl.ops.attend import op as _attend  # noqa: F401  (declares its record, as the next do)
@@ -152,6 +153,7 @@ __all__ = [
     "eq",
     "erf",
     "exp",
+    "explain",
     "expm1",
     "eye",
     "flip",

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+import netcl.ops  # noqa: F401 - its modules make the routes of ops known
 from netcl.core.errors import BuildError, NetclError, RouteError
 from netcl.kernels import route
 from netcl.kernels.route import FIRST, LAST, Route, cannot, choose, force
@@ -77,10 +78,22 @@ def test_unknown_names_are_refused_with_the_routes_there_are(name):
         pass
 
 
-@pytest.mark.parametrize(("old", "new"), [("matmul_optimized", "tiled"), ("MATMUL_NAIVE", "naive")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("matmul_optimized", "matmul.tiled"), ("winograd_fused", "conv2d.winograd"), ("CONV2D_IM2COL", "conv2d.im2col"),
+        ("depthwise_conv2d", "conv2d.depthwise"), ("conv2d.winograd_fused", "conv2d.winograd"),
+    ],
+)  # fmt: skip
 def test_earlier_names_stand_for_routes(old, new):
+    op, name = new.split(".")
     with force(old):
-        assert route.forced("matmul") == new
+        assert route.forced(op) == name
+
+
+def test_every_earlier_name_stands_for_a_route():
+    known = {name for names in route.ROUTES.values() for name in names}
+    assert set(route.ALIASES.values()) <= known and not set(route.ALIASES) & known
 
 
 def test_every_choice_of_facts_has_a_mode_of_its_own():

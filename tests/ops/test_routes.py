@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from families import FAMILIES, queue_of
 
+import netcl.autograd as ag
 from netcl import ops
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.errors import RouteError
@@ -17,6 +18,7 @@ from netcl.ops.index import scatter, sort
 from netcl.ops.normalization.batch_norm import batch_norm, batch_norm_grad
 from netcl.ops.normalization.norm import layer_norm, layer_norm_grad
 from netcl.ops.normalization.softmax import softmax, softmax_grad
+from netcl.ops.nvidia.precision import set_matmul_precision
 from netcl.ops.product.linear_grad import gradients
 
 HOST = "numpy"
@@ -128,6 +130,72 @@ def test_numpy_refuses_the_routes_of_devices():
             call(*inputs(queue_of(HOST), shapes))
         with route.force("host"):
             call(*inputs(queue_of(HOST), shapes))
+
+
+def small_convolution(queue):
+    return inputs(queue, [(2, 16, 9, 12), (16, 16, 3, 3)])
+
+
+def test_a_call_is_explained(cl_queue, capsys):
+    x, w = small_convolution(cl_queue)
+    found = ops.explain(conv2d, x, w, padding=1)
+    (decision,) = found.decisions
+    assert decision.op == "conv2d" and found.chosen == {"conv2d": decision.chosen}
+    names = {name for name, _, _ in decision.routes}
+    assert {"depthwise", "winograd", "implicit_gemm"} <= names <= {*route.ROUTES["conv2d"]}
+    assert f"> {decision.chosen}" in str(found) and "depthwise" in str(found)
+    assert capsys.readouterr().out == ""  # not a terminal
+    with ops.force("implicit_gemm"):
+        assert ops.explain(conv2d, x, w, padding=1).chosen == {"conv2d": "implicit_gemm"}
+    assert ops.explain(ops.exp, x).decisions == ()
+    with pytest.raises(RouteError, match="explain: expected an op and its arguments, with a tensor"):
+        ops.explain(ops.exp)
+
+
+def test_numpy_is_explained(cpu_queue):
+    x, w = small_convolution(cpu_queue)
+    assert ops.explain(conv2d, x, w, padding=1).chosen == {"conv2d": "host"}
+
+
+def test_a_terminal_gets_a_table(cl_queue, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "160")
+    ops.explain(conv2d, *small_convolution(cl_queue), padding=1)
+    assert "winograd" in capsys.readouterr().out
+
+
+def test_compiled_functions_and_steps_keep_a_program_for_each_route(cl_queue):
+    """A program or a recording that was made under another route is not run."""
+    x, w = small_convolution(cl_queue)
+    run = ag.jit_compile(lambda x, w: ag.relu(ag.conv2d(x, w, padding=1)))
+    step = ag.CompiledStep(lambda x, w: conv2d(x, w, padding=1))
+    results = {}
+    for name in ("winograd", "implicit_gemm", "winograd", "implicit_gemm"):
+        with ops.force(name):
+            results.setdefault(name, []).append(run(x, w).value.to_host())
+            for _ in range(3):
+                kept = step(x, w).to_host()
+            np.testing.assert_array_equal(kept, conv2d(x, w, padding=1).to_host())
+    assert run.cache_info().misses == 2 and len(step.captures) == 2
+    for first, again in results.values():
+        np.testing.assert_array_equal(first, again)
+    assert (results["winograd"][0] != results["implicit_gemm"][0]).any()
+    for text in (run.explain(), step.explain()):
+        assert "> implicit_gemm" in text and "> winograd" in text and "forced" in text
+
+
+def test_a_step_is_recorded_anew_for_another_precision(cl_queue):
+    x, w = small_convolution(cl_queue)
+    step = ag.CompiledStep(lambda x, w: conv2d(x, w, padding=1))
+    try:
+        for level in ("high", "highest"):
+            set_matmul_precision(level)
+            for _ in range(3):
+                kept = step(x, w).to_host()
+            np.testing.assert_array_equal(kept, conv2d(x, w, padding=1).to_host())
+    finally:
+        set_matmul_precision("high")
+    assert len(step.captures) == 2
 
 
 def test_forced_and_free_plans_are_kept_apart(cl_queue):

@@ -27,6 +27,7 @@ from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import plan_of
+from netcl.kernels.route import Decision
 
 
 class Slot(NamedTuple):
@@ -92,6 +93,7 @@ class Program:
         self.spare = [None] * slots
         self.inputs: list[TraceNode] = []
         self.outputs: list[TraceNode] = []
+        self.decisions: list[Decision] = []  # of the first run: what ops chose whose plans were made then
 
     def run(self, leaves: Sequence[Any], floats: Sequence[float]) -> Any:
         """The function's result for these arguments. Raises Outdated, before anything ran, for a new trace."""

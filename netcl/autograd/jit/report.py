@@ -15,6 +15,7 @@ from netcl.core.tensor import Tensor
 from netcl.fusion import chain as chains
 from netcl.fusion import fold, rows
 from netcl.fusion.render import Chain, render_python
+from netcl.kernels.explain import lines_of
 
 FREE = ("reshape", "permute", "expand", "squeeze", "unsqueeze", "getitem", "stop_gradient")  # views move nothing
 
@@ -41,6 +42,9 @@ def _program(program: Program) -> list[str]:
         else:
             moved += 0 if call.name in FREE else call.moved
             lines.append(f"    {call.name}: {_eager(call)}")
+    if program.decisions:
+        lines.append("    routes, with costs in cycles of a compute unit:")
+        lines += [f"      {line}" for line in lines_of(program.decisions)]
     least = sum(x.nbytes for x in (*program.inputs, *program.outputs))
     ratio = f", {moved / least:.2f} of the least" if least else ""
     lines.append(f"    forward moves {moved:,} bytes; least possible {least:,}{ratio}")

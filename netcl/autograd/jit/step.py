@@ -23,6 +23,9 @@ from netcl.core.device import queue_of
 from netcl.core.errors import CaptureError, DTypeError, GradientError
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
+from netcl.kernels import route
+from netcl.kernels.explain import lines_of
+from netcl.kernels.route import Decision
 from netcl.ops import elementwise
 from netcl.runtime.capture.capture import KernelCapture, OutdatedError
 
@@ -49,10 +52,11 @@ class _Recorded(NamedTuple):
 class _State:
     """One state of modules and variables, for inputs of some shapes: the calls made in it, and their recording."""
 
-    __slots__ = ("calls", "recorded", "snapshot")
+    __slots__ = ("calls", "decisions", "recorded", "snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.calls, self.snapshot = 0, snapshot
+        self.decisions: list[Decision] = []  # what ops chose whose plans were made in its calls
         self.recorded: _Recorded | None = None
 
 
@@ -172,8 +176,11 @@ class CompiledStep:
         if (0 if found is None else found.calls) >= self.warmup:
             return self._record(key, found, inputs)
         arguments = [self._on_device(x) for x in inputs]
-        result, snapshot, _ = self._followed(lambda: self.fn(*arguments))
-        self._state(key, found, snapshot).calls += 1
+        with route.collect() as decisions:
+            result, snapshot, _ = self._followed(lambda: self.fn(*arguments))
+        made = self._state(key, found, snapshot)
+        made.calls += 1
+        made.decisions += decisions
         return result
 
     def _count(self, key: Key) -> None:
@@ -325,15 +332,19 @@ class CompiledStep:
         parts = []
         for key, recorded in found:
             inputs = ", ".join(
-                f"{d[2]}{list(d[1])}" if d[0] in ("tensor", "node", "array") else repr(d) for d in key[3:]
+                f"{d[2]}{list(d[1])}" if d[0] in ("tensor", "node", "array") else repr(d) for d in key[4:]
             )
             parts.append(f"inputs: {inputs or 'none'}\n{recorded.capture.explain()}")
+        decisions = [d for states in self._states.values() for s in states for d in s.decisions]
+        if decisions:
+            lines = lines_of(decisions)
+            parts.append("\n".join(["routes, with costs in cycles of a compute unit:", *(f"  {x}" for x in lines)]))
         return "\n\n".join(parts)
 
 
 def _key(inputs: Sequence[Any]) -> Key:
     """What a recording depends on: modes; kind, shape, dtype and queue of tensors; a plain value itself."""
-    found: list[Any] = [state.enabled, state.autocast, state.anomaly]
+    found: list[Any] = [state.enabled, state.autocast, state.anomaly, route.mode]
     for x in inputs:
         if isinstance(x, Node):
             value = x.value
