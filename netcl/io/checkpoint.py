@@ -75,8 +75,11 @@ def load_checkpoint(
     schedule: Any = None,
     loader: Any = None,
     rng: Any = None,
+    by_position: bool = False,
 ) -> dict[str, Any]:
     """Restore what `save_checkpoint` wrote into the objects given; returns {"epoch", "step", "extra"}.
+
+    The optimizer's states go to the parameters of the same names, or with `by_position` to those at the same place.
 
     Everything is checked before anything changes. Raises CheckpointError for a damaged or foreign file, for weights or
     states that do not fit or are of another class (an AdamW's for an SGD), and when an object is given that the file
@@ -101,16 +104,23 @@ def load_checkpoint(
     if optimizer is not None:
         with _as_checkpoint_error("optimizer"):
             saved["optimizer"] = _optimizer_state(arrays, metadata["optimizer"])
-            optimizer.check_state(saved["optimizer"])
+            optimizer.check_state(saved["optimizer"], by_position)
     _check_kinds(given, metadata.get("kinds"))
     for key, owner in given.items():
-        with _as_checkpoint_error(key):
-            _try(owner, saved[key], optimizer)
-    for key in reversed(given):  # the optimizer last: its rates are those of the saved run
-        with _as_checkpoint_error(key):
-            given[key].load_state_dict(saved[key])
+        if owner is not optimizer:
+            with _as_checkpoint_error(key):
+                _try(owner, saved[key], optimizer)
+    _load(given, saved, by_position)
     model.load_state_dict(state)
     return {key: metadata.get(key) for key in ("epoch", "step", "extra")}
+
+
+def _load(given: Mapping[str, Any], saved: Mapping[str, Any], by_position: bool) -> None:
+    """Load every state, the optimizer's last: its rates are those of the saved run."""
+    for key in reversed(list(given)):
+        how = {"by_position": True} if by_position and key == "optimizer" else {}
+        with _as_checkpoint_error(key):
+            given[key].load_state_dict(saved[key], **how)
 
 
 def _check_kinds(given: Mapping[str, Any], kinds: Any) -> None:

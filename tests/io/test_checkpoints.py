@@ -211,6 +211,27 @@ def test_states_of_another_class_are_refused(queue, tmp_path):
     np.testing.assert_array_equal(run.model[0].weight.to_host(), before)
 
 
+def test_states_go_to_other_names_by_position_when_asked(queue, tmp_path):
+    def made(name, value):
+        model = nn.Linear(queue, 2, 3)
+        model.weight.name, model.bias.name = f"{name}.weight", f"{name}.bias"
+        optimizer = AdamW(model.parameters())
+        for p in model.parameters():
+            p.grad = Tensor.full(queue, p.shape, value)
+        optimizer.step()
+        return model, optimizer
+
+    first, saved = made("head", 2.0)
+    save_checkpoint(first, tmp_path / "a", optimizer=saved)
+    model, optimizer = made("neck", 1.0)
+    with pytest.raises(CheckpointError, match="by_position=True"):
+        load_checkpoint(model, tmp_path / "a", optimizer=optimizer)
+    assert optimizer.state[model.bias]["m"].to_host().tolist() != saved.state[first.bias]["m"].to_host().tolist()
+    load_checkpoint(model, tmp_path / "a", optimizer=optimizer, by_position=True)
+    for p, q in zip(model.parameters(), first.parameters(), strict=True):
+        assert optimizer.state[p]["m"].to_host().tolist() == saved.state[q]["m"].to_host().tolist()
+
+
 def test_only_plain_data_is_kept(cpu_queue, tmp_path):
     with pytest.raises(CheckpointError, match="expected plain data"):
         save_checkpoint(nn.ReLU(), tmp_path / "a", extra=object())
