@@ -368,3 +368,18 @@ def test_residues_partition_the_taps(stride, dilation, k, padding):
     inside = {t for t in found if 0 <= t[2] < out}
     assert len(found) == len(set(found))
     assert inside == {t for t in expected if 0 <= t[0] < length}
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_weight_gradients_read_a_gradient_by_its_own_strides(queue, groups):
+    """The plan of the first call must not serve one of other strides, which an axis of length one may have."""
+    rng = np.random.default_rng(0)
+    channels = 4 if groups > 1 else 3
+    x, upstream = rng.standard_normal((1, channels, 6, 5)), rng.standard_normal((1, groups, 4, 3))
+    tx, g = (Tensor.from_host(queue, a.astype(np.float32)) for a in (x, upstream))
+    wide = Tensor(g.buffer, g.shape, (7, *g.strides[1:]), 0, g.dtype, queue)
+    shape = (groups, channels // groups, 3, 3)
+    first, second = (conv2d_weight_grad(t, tx, shape, groups=groups).to_host() for t in (g, wide))
+    assert np.array_equal(first, second)
+    if hasattr(queue, "device") and profile_of(queue).kind == "cpu":
+        assert any(wide.strides in key for key in queue.netcl_state.plans if isinstance(key, tuple))

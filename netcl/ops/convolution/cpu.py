@@ -94,7 +94,7 @@ def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
     """dw of a convolution; g and dw are contiguous."""
     x = unit_rows(x)
-    key = WEIGHT_GRAD, form, x.strides, g.dtype, route.mode
+    key = WEIGHT_GRAD, form, x.strides, g.strides, g.dtype, route.mode
     run: Run = remember(g.queue, key, lambda: choose(WEIGHT_GRAD, weight_routes(g, x, form)))
     run(dw, g, x)
 

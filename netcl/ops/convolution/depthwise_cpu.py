@@ -55,7 +55,7 @@ def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
         dims = _fields(made, form, x.strides, g.strides, count=form.n, planes=1, act=0, has_bias=0)
         return made.bind((form.o,), (1,), D=dims)
 
-    launch = remember(queue, ("depthwise_cpu weights", form, x.strides, g.dtype), make)
+    launch = remember(queue, ("depthwise_cpu weights", form, x.strides, g.strides, g.dtype), make)
     launch(dW=dw, G=g, X=x)
 
 
