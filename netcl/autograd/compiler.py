@@ -33,8 +33,8 @@ from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
 from netcl.core.live import unrecorded
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
-from netcl.fusion.chain import START
 from netcl.kernels import route
+from netcl.kernels.grid import START
 from netcl.ops.elementwise import assign
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Reductions as kernels: an elementwise chain folded over any set of axes, so that sum(square(a - b)) is one launch.
 
 A fold is a row `(init, combine)` whose combine is a row of the primitive table. Axes are split into kept, walked and
-inner ones (fusion/reduce.cl); whichever of the kept and reduced axes is contiguous in memory becomes the inner one, so
+inner ones (fold.cl); whichever of the kept and reduced axes is contiguous in memory becomes the inner one, so
 leading, trailing and mixed axes, and views, all run at the speed of memory. Long folds take two launches: parts, then
 their fold.
 """
@@ -23,11 +23,12 @@ from netcl.core.layout import Shape
 from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
-from netcl.fusion.broadcast import collapse
-from netcl.fusion.chain import OPTIONS, START, Chain, Form, Operand, access_of, is_aligned, is_short, reach
-from netcl.fusion.fold_source import FOLDS, PLACES, Text, name_of, position_of, source
-from netcl.fusion.render import vector_for
+from netcl.fusion.chain import Chain, as_dtype
+from netcl.fusion.fold_source import FOLDS, PLACES, Split, Text, name_of, position_of, source
+from netcl.fusion.render import OPTIONS
+from netcl.fusion.walk import Axes, Extent, Operand, Walk, access_of, collapse, stand_in, vector_for
 from netcl.kernels import route
+from netcl.kernels.grid import START
 from netcl.kernels.program import program
 from netcl.kernels.route import FIRST, Route, choose, declare
 
@@ -45,26 +46,34 @@ ACROSS = 4  # vectors of a row of columns that are enough for the memory
 NARROW = 8  # columns below which vectors run down the rows instead
 
 
-class Axes(NamedTuple):
-    """The walk of a fold: lengths of kept, walked and inner axes, and each operand's strides along them."""
-
-    rows: bool  # the inner axis is reduced
-    kept: Shape
-    walked: Shape
-    inner: int
-    kept_strides: tuple[Shape, ...]
-    walked_strides: tuple[Shape, ...]
-    inner_strides: Shape
+FAR = 1 << 30  # reach from which positions need 64 bits: they count parts and columns past the end
 
 
-class Split(NamedTuple):
-    """How the work is cut: sizes of reduce.cl, and how many parts come out."""
+class Fold(NamedTuple):
+    """What is computed: `chain` of tensors broadcast together, each output folded by `op` over `axis`.
 
-    unit: int
-    ostep: int
-    istep: int
-    iparts: int
-    parts: int
+    op: a key of FOLDS, or (not on NumPy) of PLACES: the row-major position of the best among the folded. dtypes: of the
+    results; outputs of kind "full" are stored, not folded. final: "mean" divides each result by the divisor, "root"
+    takes the root of that. A full fold without `keepdims` has shape (1,).
+    """
+
+    chain: Chain
+    op: str
+    axis: Axis
+    keepdims: bool
+    dtypes: tuple[DType, ...]
+    final: str = ""
+    compute: DType | None = None  # by default what the tensors' dtypes are computed in
+
+
+class Facts(NamedTuple):
+    """A fold of certain tensors: their common shape, the axes to fold, the result's shape, what is computed in."""
+
+    shape: Shape
+    axes: Shape
+    result: Shape
+    compute: DType
+    folded: int  # outputs that are folded; those that are stored come after them
 
 
 class Stages(NamedTuple):
@@ -73,42 +82,30 @@ class Stages(NamedTuple):
     launches: tuple[Launch[Any], ...]
     shape: Shape
     fill: float
+    folded: int = 0  # of the first launch's results, what the second folds
 
 
-def fold_chain(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtype: DType, final: str = "",
-    divisor: float = 1.0, scalars: Sequence[Any] = (), compute: DType | None = None,
-) -> Tensor:  # fmt: skip
-    """Fold an elementwise chain of tensors (broadcast together) over `axis`: one launch, or two for long folds.
-
-    op: a key of FOLDS, or (not on NumPy) of PLACES: the row-major position of the best among the folded. final: "mean"
-    divides each result by `divisor`, "root" takes the root of that. A full fold without `keepdims` has shape (1,).
-    """
-    return fold_chains(chain, op, tensors, axis, keepdims, (dtype,), final, divisor, scalars, compute)[0]
-
-
-def fold_chains(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...],
-    final: str = "", divisor: float = 1.0, scalars: Sequence[Any] = (), compute: DType | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """As `fold_chain` for a chain of several outputs, all folded but for those of kind "full": these are stored."""
+def run_fold(
+    fold: Fold, tensors: Sequence[Tensor], scalars: Sequence[Any] = (), divisor: float = 1.0
+) -> tuple[Tensor, ...]:
+    """The results of `fold`: one launch, or two for long folds."""
     queue = tensors[0].queue
     if len(tensors) > 1:
-        same_queue(chain.name, *tensors)
-    axis = tuple(axis) if isinstance(axis, list) else axis
+        same_queue(fold.chain.name, *tensors)
+    if isinstance(fold.axis, list):
+        fold = fold._replace(axis=tuple(fold.axis))
     if isinstance(queue, CPUQueue):
         if route.special:
             route.sole(FOLD)
-        return _on_numpy(chain, op, tensors, axis, keepdims, dtypes, tuple(scalars), final, divisor, compute)
-    layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in tensors])
-    key = (chain, op, axis, keepdims, dtypes, final, compute, layouts, route.mode)
+        return _on_numpy(fold, tensors, tuple(scalars), divisor)
+    key = (fold, tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in tensors]), route.mode)
     plans = queue.netcl_state.plans
     plan = plans.get(key)
     if plan is None:
-        plan = plans[key] = _plan(chain, op, tensors, axis, keepdims, dtypes, final, compute)
+        plan = plans[key] = _plan(fold, tensors)
     if not plan.launches:
-        return tuple([Tensor.full(queue, plan.shape, plan.fill, dtype) for dtype in dtypes])
-    ending = (divisor,) if final else ()
+        return tuple([Tensor.full(queue, plan.shape, plan.fill, dtype) for dtype in fold.dtypes])
+    ending = (divisor,) if fold.final else ()
     if len(plan.launches) == 1:
         found = plan.launches[0](*tensors, *scalars, *ending)
         return found if type(found) is tuple else (found,)
@@ -116,56 +113,48 @@ def fold_chains(
     parts = first(*tensors, *scalars)
     if type(parts) is Tensor:
         return (second(parts, *ending),)
-    folded = len(parts) - chain.kinds.count("full")
-    found = second(*parts[:folded], *ending)
-    return (*(found if type(found) is tuple else (found,)), *parts[folded:])
+    found = second(*parts[: plan.folded], *ending)
+    return (*(found if type(found) is tuple else (found,)), *parts[plan.folded :])
 
 
-def _facts(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, compute: DType | None
-) -> tuple[Shape, Shape, Shape, DType]:
-    """Broadcast shape, axes to reduce, result shape, compute dtype."""
-    where = op if chain is IDENTITY else chain.name.removeprefix("netcl_")
-    shape = layout.broadcast(where, *(t.shape for t in tensors))
-    axes = layout.as_axes(where, axis, len(shape))
-    if keepdims:
+def _facts(fold: Fold, tensors: Sequence[Tensor]) -> Facts:
+    where = fold.op if fold.chain is IDENTITY else fold.chain.title
+    shape = layout.broadcast(where, *[t.shape for t in tensors])
+    axes = layout.as_axes(where, fold.axis, len(shape))
+    if fold.keepdims:
         result = tuple(1 if a in axes else n for a, n in enumerate(shape))
     else:
         result = tuple(n for a, n in enumerate(shape) if a not in axes) or (1,)
-    return shape, axes, result, compute or compute_dtype(common_dtype(*(t.dtype for t in tensors)))
+    compute = fold.compute or compute_dtype(common_dtype(*[t.dtype for t in tensors]))
+    return Facts(shape, axes, result, compute, len(fold.dtypes) - fold.chain.kinds.count("full"))
 
 
-def _fill(op: str, final: str, dtype: DType) -> float:
+def _fill(fold: Fold, dtype: DType) -> float:
     """The result over no elements: of all (a min of truths) True, of any False."""
-    return math.nan if final else op == "min" if dtype == BOOL else FOLDS.get(op, (0.0,))[0]
+    return math.nan if fold.final else fold.op == "min" if dtype == BOOL else FOLDS.get(fold.op, (0.0,))[0]
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------
 
 
-def _on_numpy(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...],
-    scalars: tuple[Any, ...], final: str, divisor: float, compute: DType | None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    shape, axes, result_shape, compute = _facts(chain, op, tensors, axis, keepdims, compute)
+def _on_numpy(fold: Fold, tensors: Sequence[Tensor], scalars: tuple[Any, ...], divisor: float) -> tuple[Tensor, ...]:
+    shape, axes, result, compute, count = _facts(fold, tensors)
+    dtypes, op = fold.dtypes, fold.op
     if layout.size_of(shape) == 0:
-        return tuple([Tensor.full(tensors[0].queue, result_shape, _fill(op, final, t), t) for t in dtypes])
-    fn, count = chain.python(compute, (compute,) * len(dtypes)), len(dtypes) - chain.kinds.count("full")
+        return tuple([Tensor.full(tensors[0].queue, result, _fill(fold, t), t) for t in dtypes])
+    fn = fold.chain.python(compute, (compute,) * len(dtypes))
 
     def fold_arrays(*arrays: np.ndarray, scalars: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
-        return tuple([
-            folded(value, dtype) if k < count else np.asarray(value).astype(dtype, copy=False)
-            for k, (value, dtype) in enumerate(zip(fn(*arrays, scalars=scalars), dtypes, strict=True))
-        ])  # fmt: skip
+        found = []
+        for k, (value, dtype) in enumerate(zip(fn(*arrays, scalars=scalars), dtypes, strict=True)):
+            if k < count:
+                value = _UFUNCS[op].reduce(value, axis=axes, dtype=_accumulator(op, value, axes))
+                value = value / divisor if fold.final else value
+                value = np.asarray(np.sqrt(value) if fold.final == "root" else value).reshape(result)
+            found.append(as_dtype(value, dtype))
+        return tuple(found)
 
-    def folded(value: np.ndarray, dtype: DType) -> np.ndarray:
-        total = _UFUNCS[op].reduce(value, axis=axes, dtype=_accumulator(op, value, axes))
-        if final:
-            total = total / divisor
-            total = np.sqrt(total) if final == "root" else total
-        return np.asarray(total).astype(dtype, copy=False).reshape(result_shape)
-
-    return cpu.compute(fold_arrays, *tensors, scalars=scalars)
+    return cpu.compute(fold_arrays, *tensors, scalars=scalars)  # type: ignore[no-any-return]
 
 
 def _accumulator(op: str, value: np.ndarray, axes: Shape) -> DType:
@@ -177,36 +166,32 @@ def _accumulator(op: str, value: np.ndarray, axes: Shape) -> DType:
 # -- choosing the walk -------------------------------------------------------------------------------------------------
 
 
-def _axes(tensors: Sequence[Tensor], shape: Shape, axes: Shape, ordered: bool, narrow: int) -> Axes:
-    """Which axes are kept, walked and inner; `ordered` keeps the reduced axes in row-major order.
+def _axes(tensors: Sequence[Tensor], facts: Facts, ordered: bool, narrow: int) -> tuple[bool, Extent]:
+    """Whether the inner axis is folded, and the kept, the walked and the inner axes.
 
-    Fewer than `narrow` contiguous columns are walked downwards, in vectors with a step.
+    `ordered` keeps the folded axes in row-major order. Fewer than `narrow` contiguous columns are walked downwards, in
+    vectors with a step.
     """
+    shape, axes = facts.shape, facts.axes
     strides = [layout.expand_strides(t.shape, t.strides, shape) for t in tensors]
     main = max(range(len(tensors)), key=lambda i: tensors[i].size)
     kept = [a for a in range(len(shape)) if a not in axes]
     reduced = list(axes) if ordered else sorted(axes, key=lambda a: -abs(strides[main][a]))
-    (lengths_k, steps_k), (lengths_r, steps_r) = (
-        collapse(tuple(shape[a] for a in some), tuple(tuple(s[a] for a in some) for s in strides))
+    k, r = (
+        Axes(*collapse(tuple(shape[a] for a in some), tuple(tuple(s[a] for a in some) for s in strides)))
         for some in (kept, reduced)
     )
-    nk, nr, contiguous = lengths_k[-1], lengths_r[-1], steps_k[main][-1] == 1
-    if contiguous or steps_r[main][-1] != 1:
+    nk, nr, contiguous = k.lengths[-1], r.lengths[-1], k.strides[main][-1] == 1
+    if contiguous or r.strides[main][-1] != 1:
         rows = nk < narrow and nr > nk if contiguous else nr >= nk
     else:
         rows = nr >= 2 * NARROW or nk < NARROW
     if route.special:
         rows = _forced_walk(rows)
-    last = [(s[-1],) for s in (steps_r if rows else steps_k)]
-    if rows:
-        steps_r = tuple(s[:-1] for s in steps_r)
-        lengths_r, inner = lengths_r[:-1], nr
-    else:
-        steps_k = tuple(s[:-1] for s in steps_k)
-        lengths_k, inner = lengths_k[:-1], nk
-    lengths_k, steps_k = _without_ones(lengths_k, steps_k)
-    lengths_r, steps_r = _without_ones(lengths_r, steps_r)
-    return Axes(rows, lengths_k, lengths_r, inner, steps_k, steps_r, tuple(s[0] for s in last))
+    inner = r if rows else k
+    outer = Axes(inner.lengths[:-1], tuple(s[:-1] for s in inner.strides))
+    counted = tuple(_without_ones(x) for x in ((k, outer) if rows else (outer, r)))
+    return rows, Extent(counted, inner.lengths[-1], tuple(s[-1] for s in inner.strides))
 
 
 def _forced_walk(rows: bool) -> bool:
@@ -215,16 +200,17 @@ def _forced_walk(rows: bool) -> bool:
     return bool(choose(FOLD, [along, across] if rows else [across, along]))
 
 
-def _without_ones(lengths: Shape, strides: tuple[Shape, ...]) -> tuple[Shape, tuple[Shape, ...]]:
-    return ((), tuple(() for _ in strides)) if lengths == (1,) else (lengths, strides)
+def _without_ones(axes: Axes) -> Axes:
+    return Axes((), tuple(() for _ in axes.strides)) if axes.lengths == (1,) else axes
 
 
-def _split(walk: Axes, profile: DeviceProfile, width: int, group: int) -> tuple[Split, tuple[int, ...]]:
+def _split(by_rows: bool, extent: Extent, profile: DeviceProfile, walk: Walk) -> tuple[Split, tuple[int, ...]]:
     """How to cut the work for a device, and the grid."""
-    rows, outer, items = layout.size_of(walk.kept), layout.size_of(walk.walked), 4 * profile.compute_units
-    if profile.kind == "cpu":
-        return _split_cpu(walk.rows, rows, outer, walk.inner, items, 8 * width)
-    return _split_gpu(walk.rows, rows, outer, walk.inner, items, group, width)
+    rows, outer = (layout.size_of(axes.lengths) for axes in extent.axes)
+    items = 4 * profile.compute_units
+    if walk.on_cpu:
+        return _split_cpu(by_rows, rows, outer, extent.cols, items, 8 * walk.width)
+    return _split_gpu(by_rows, rows, outer, extent.cols, items, walk)
 
 
 def _split_cpu(by_rows: bool, rows: int, outer: int, n: int, items: int, block: int) -> tuple[Split, tuple[int, ...]]:
@@ -245,9 +231,8 @@ def _split_cpu(by_rows: bool, rows: int, outer: int, n: int, items: int, block: 
     return Split(unit, ostep, n, 1, parts), (blocks, -(-rows // unit), parts)
 
 
-def _split_gpu(
-    by_rows: bool, rows: int, outer: int, n: int, items: int, group: int, width: int
-) -> tuple[Split, tuple[int, ...]]:
+def _split_gpu(by_rows: bool, rows: int, outer: int, n: int, items: int, walk: Walk) -> tuple[Split, tuple[int, ...]]:
+    group, width = walk.group, walk.width
     wide = -(-n // width)
     if by_rows:
         lanes = min(group, _power_of_two(-(-outer * wide // 2)))
@@ -292,97 +277,77 @@ def _power_of_two(n: int) -> int:
 # -- preparing launches ------------------------------------------------------------------------------------------------
 
 
-def _plan(
-    chain: Chain, op: str, tensors: Sequence[Tensor], axis: Axis, keepdims: bool, dtypes: tuple[DType, ...], final: str,
-    compute: DType | None,
-) -> Stages:  # fmt: skip
-    shape, axes, result, compute = _facts(chain, op, tensors, axis, keepdims, compute)
+def _plan(fold: Fold, tensors: Sequence[Tensor]) -> Stages:
+    facts = _facts(fold, tensors)
+    shape, axes, result = facts.shape, facts.axes, facts.result
     if layout.size_of(shape) == 0:
-        return Stages((), result, _fill(op, final, dtypes[0]))
+        return Stages((), result, _fill(fold, fold.dtypes[0]))
     if not axes:  # nothing to fold: the chain alone, over an axis of length one
         tensors = [t._view((1, *shape), (0, *layout.expand_strides(t.shape, t.strides, shape))) for t in tensors]
-        shape, axes = (1, *shape), (0,)
-    return Stages(tuple(_stages(chain, op, tensors, shape, axes, compute, dtypes, final, result)), result, 0.0)
+        facts = facts._replace(shape=(1, *shape), axes=(0,))
+    return Stages(tuple(_stages(fold, tensors, facts)), result, 0.0, len(_held(fold, facts)))
 
 
-def _stages(
-    chain: Chain, op: str, tensors: Sequence[Tensor], shape: Shape, axes: Shape, compute: DType,
-    dtypes: tuple[DType, ...], final: str, result: Shape,
-) -> list[Launch[Any]]:  # fmt: skip
+def _stages(fold: Fold, tensors: Sequence[Tensor], facts: Facts) -> list[Launch[Any]]:
     """The launches of a fold: one, or more when it is cut into parts."""
-    queue, folded = tensors[0].queue, len(dtypes) - chain.kinds.count("full")
-    text, grid, local, sizes, partial = _walk(chain, op, tensors, shape, axes, compute, dtypes, final)
-    held = _held(op, compute, folded) if partial else dtypes[:folded]
-    first = int(op in PLACES and partial is None)  # the values beside places stay unwritten
-    new = {f"sum_{k}": (partial or result, t) for k, t in enumerate(held, first)}
-    new |= {f"out_{k}": (shape, t) for k, t in enumerate(dtypes[folded:])}
-    stage = program(queue, text, name_of(chain, op), OPTIONS).bind(grid, local, new, **sizes)
+    queue, count, dtypes = tensors[0].queue, facts.folded, fold.dtypes
+    text, grid, sizes, partial = _walk(fold, tensors, facts)
+    held = _held(fold, facts) if partial else dtypes[:count]
+    first = int(fold.op in PLACES and partial is None)  # the values beside places stay unwritten
+    new = {f"sum_{k}": (partial or facts.result, t) for k, t in enumerate(held, first)}
+    new |= {f"out_{k}": (facts.shape, t) for k, t in enumerate(dtypes[count:])}
+    local = (1,) * len(grid) if text.walk.on_cpu else (text.walk.group,)
+    made = program(queue, source(fold.chain, text), name_of(fold.chain, fold.op), OPTIONS)
+    stage = made.bind(grid, local, new, **sizes)
     if partial is None:
         return [stage]
-    parts = [Tensor(None, partial, layout.contiguous_strides(partial), 0, t, queue) for t in held]
-    return [stage, *_stages(_sum_of(len(held)), op, parts, partial, (1,), compute, dtypes[:folded], final, result)]
+    parts = [stand_in(queue, partial, t) for t in held]
+    rest = fold._replace(chain=_sum_of(len(held)), dtypes=dtypes[:count])
+    return [stage, *_stages(rest, parts, facts._replace(shape=partial, axes=(1,)))]
 
 
-def _held(op: str, compute: DType, folded: int) -> tuple[DType, ...]:
+def _held(fold: Fold, facts: Facts) -> tuple[DType, ...]:
     """The types of what a part leaves."""
-    return (compute, position_of(compute)) if op in PLACES else (compute,) * folded
+    compute = facts.compute
+    return (compute, position_of(compute)) if fold.op in PLACES else (compute,) * facts.folded
 
 
-class Walk(NamedTuple):
-    """One launch: program, grid, the numbers it takes, and the shape of the parts that it leaves (None: none)."""
+class Cut(NamedTuple):
+    """One launch: its text, grid, the numbers it takes, and the shape of the parts that it leaves (None: none)."""
 
-    source: str
+    text: Text
     grid: tuple[int, ...]
-    local: tuple[int, ...]
     sizes: dict[str, int]
     partial: Shape | None
 
 
-def _walk(
-    chain: Chain, op: str, tensors: Sequence[Tensor], shape: Shape, axes: Shape, compute: DType,
-    dtypes: tuple[DType, ...], final: str,
-) -> Walk:  # fmt: skip
-    queue, folded = tensors[0].queue, len(dtypes) - chain.kinds.count("full")
+def _walk(fold: Fold, tensors: Sequence[Tensor], facts: Facts) -> Cut:
+    shape, compute = facts.shape, facts.compute
+    queue, count, n = tensors[0].queue, facts.folded, len(tensors)
     profile = profile_of(queue)
-    like = [Tensor(None, shape, layout.contiguous_strides(shape), 0, t, queue) for t in dtypes[folded:]]
-    walk = _axes([*tensors, *like], shape, axes, op in PLACES, NARROW if profile.kind == "cpu" else 2)
-    plain = profile.kind == "cpu"
-    held = _held(op, compute, folded)
-    wide = plain or any(reach(t) >= 1 << 30 for t in (*tensors, *like))
-    accesses = [access_of(s) for s in walk.inner_strides]
-    operands = [Operand(t.dtype, a) for t, a in zip((*tensors, *like), accesses, strict=True)]
-    inputs, stored = tuple(operands[: len(tensors)]), tuple(operands[len(tensors) :])
-    steps = [(*a, *b, i) for a, b, i in zip(walk.kept_strides, walk.walked_strides, walk.inner_strides, strict=True)]
-    aligned = not plain and is_aligned((*tensors, *like), steps)
-    short = is_short(operands) and compute.itemsize <= 4
-    eights = aligned and short and is_aligned((*tensors, *like), steps, 8)
-    vector = vector_for(walk.inner, profile.vector)
-    form = Form(
-        compute, inputs, stored, 0, wide, plain, aligned, vector, eights=eights, doubles=profile.has_fp64
-    )  # fmt: skip
-    room = GROUP if plain else profile.local_mem // (form.width * compute.itemsize * len(held))
-    group = profile.group(min(GROUP, room))
-    split, grid = _split(walk, profile, form.width, group)
+    on_cpu, places = profile.kind == "cpu", fold.op in PLACES
+    met = [*tensors, *(stand_in(queue, shape, t) for t in fold.dtypes[count:])]
+    by_rows, extent = _axes(met, facts, places, NARROW if on_cpu else 2)
+    operands = tuple(Operand(t.dtype, access_of(s)) for t, s in zip(met, extent.steps, strict=True))
+    kept, walked = extent.axes
+    vector, ranks = vector_for(extent.cols, profile.vector), (len(kept.lengths), len(walked.lengths))
+    walk = Walk(compute, on_cpu, vector, operands[:n], operands[n:], ranks, doubles=profile.has_fp64)
+    beside = [(*a, *b) for a, b in zip(kept.strides, walked.strides, strict=True)]
+    walk = walk.over(met, beside, 0, FAR)
+    held = _held(fold, facts)
+    room = GROUP if on_cpu else profile.local_mem // (walk.width * compute.itemsize * len(held))
+    walk = walk._replace(group=profile.group(min(GROUP, room)))
+    split, grid = _split(by_rows, extent, profile, walk)
     more = split.parts > 1
-    ranks = len(walk.kept), len(walk.walked)
-    results: tuple[DType | None, ...] = held if more else (None, *dtypes) if op in PLACES else dtypes[:folded]
-    text = source(chain, Text(op, "" if more else final, form, results, walk.rows, *ranks, group))
-    rows = layout.size_of(walk.kept)
-    sizes = {**split._asdict(), "rows": rows, "outer": layout.size_of(walk.walked), "n": walk.inner}
-    for kind, lengths, strides in (("k", walk.kept, walk.kept_strides), ("w", walk.walked, walk.walked_strides)):
-        sizes |= {f"{kind}_d{a}": n for a, n in enumerate(lengths) if a}
-        sizes |= {f"{kind}_{s}_{a}": n for s, one in zip(form.operands, strides) for a, n in enumerate(one)}
-    named = zip(form.operands.items(), walk.inner_strides, strict=True)
-    sizes |= {f"i_{s}": step for (s, x), step in named if x.access == "strided"}
-    partial = (rows, split.parts) if walk.rows else (rows, split.parts, walk.inner)
-    local = (1,) * len(grid) if plain else (group,)
-    return Walk(text, grid, local, sizes, partial if more else None)
+    results: tuple[DType | None, ...] = held if more else (None, *fold.dtypes) if places else fold.dtypes[:count]
+    text = Text(fold.op, "" if more else fold.final, walk, results, by_rows)
+    partial = (extent.rows, split.parts) if by_rows else (extent.rows, split.parts, extent.cols)
+    return Cut(text, grid, split._asdict() | extent.arguments(walk), partial if more else None)
 
 
-def source_of(chain: Chain, op: str, tensors: Sequence[Tensor], axes: Shape, dtypes: Sequence[DType], of: DType) -> str:
-    """The program that `fold_chains` would launch first, computing in `of`."""
-    shape = layout.broadcast(chain.name, *(t.shape for t in tensors))
-    return _walk(chain, op, tensors, shape, axes, of, tuple(dtypes), "").source
+def source_of(fold: Fold, tensors: Sequence[Tensor]) -> str:
+    """The program that `run_fold` would launch first."""
+    return source(fold.chain, _walk(fold, tensors, _facts(fold, tensors)).text)
 
 
 @cache

@@ -1,9 +1,8 @@
-"""The text of a fold's kernel: what reduce.cl (fusion/reduce.cl) leaves open, for one chain and one walk."""
+"""The text of a fold's kernel: what fold.cl leaves open, for one chain and one walk."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,7 +10,9 @@ import numpy as np
 
 from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, is_float
 from netcl.core.kernels import dialect
-from netcl.fusion.render import Chain, Form, c_argument, element_of, memory_of, vector_load, vector_store, vector_types
+from netcl.fusion.chain import Chain
+from netcl.fusion.render import c_argument, head, memory_of, vector_load, vector_store
+from netcl.fusion.walk import Walk
 from netcl.kernels import sources
 from netcl.kernels.sources import NARROW
 
@@ -21,41 +22,44 @@ PLACES = {"argmax": "max", "argmin": "min"}  # folds of pairs of a value and its
 FINALS = {"": "{}", "mean": "DIV({}, (T)(s_final))", "root": "f_sqrt(DIV({}, (T)(s_final)))"}
 
 
+class Split(NamedTuple):
+    """How the work is cut: sizes of fold.cl, and how many parts come out."""
+
+    unit: int
+    ostep: int
+    istep: int
+    iparts: int
+    parts: int
+
+
 class Text(NamedTuple):
     """Everything the program's text depends on besides the chain."""
 
     fold: str
     final: str
-    form: Form
+    walk: Walk  # ranks: of the kept axes, and of the walked ones
     results: tuple[DType | None, ...]  # of what is folded; None is not stored
     rows: bool
-    kept_rank: int
-    walk_rank: int
-    group: int
 
 
 @lru_cache(maxsize=4096)
 def source(chain: Chain, text: Text) -> str:
     """The program."""
-    form = text.form
-    element, width = element_of(form.compute), form.width
-    names = [*form.operands]
-    pointers = [f"__global const {C_NAME[x.dtype]}* restrict in_{k}" for k, x in enumerate(form.inputs)]
+    walk, folded = text.walk, range(len(text.results))
     stored = {k: C_NAME[t] for k, t in enumerate(text.results) if t is not None}
-    pointers += [f"__global {t}* restrict sum_{k}" for k, t in stored.items()]
-    pointers += [f"__global {C_NAME[x.dtype]}* restrict out_{k}" for k, x in enumerate(form.outputs)]
-    index = _index_arguments(text, names)
+    pointers = [*walk.pointers(), *(f"__global {t}* restrict sum_{k}" for k, t in stored.items())]
+    index = [*walk.indices(), *(f"osum_{k}" for k in stored), *Split._fields]
     scalars = [f"a_{s}" for s in chain.scalars] + (["s_final"] if text.final else [])
-    parameters = [*pointers, *(f"const I {x}" for x in index), *(f"const {element} {s}" for s in scalars)]
+    parameters = [*pointers, *(f"const I {x}" for x in index), *(f"const {walk.element} {s}" for s in scalars)]
     words = {function for _, function, _ in chain.lines} | {FOLDS[PLACES.get(text.fold, text.fold)][1]}
     words |= {"DIV"} if text.final else set()
     words |= {"f_sqrt"} if text.final == "root" else set()
-    folded = range(len(text.results))
     lines = [
-        f"#define I {'long' if form.wide else 'int'}\n#define E {element}",
-        f"#define W {width}\n#define WG {text.group}\n#define WALK_RANK {text.walk_rank}\n#define OUTS {len(folded)}",
-        *(["#define PLAIN"] if form.plain else []), *(["#define ROWS"] if text.rows else []),
-        *[line for k in folded for line in _value(k, text, element)],
+        f"#define E {walk.element}\n#define W {walk.width}\n#define WG {walk.group}",
+        f"#define WALK_RANK {walk.ranks[1]}\n#define OUTS {len(folded)}",
+        *(["#define ON_CPU"] if walk.on_cpu else []),
+        *(["#define ROWS"] if text.rows else []),
+        *[line for k in folded for line in _value(k, text, walk.element)],
         f"typedef struct {{ {' '.join(f'T{k} v{k};' for k in folded)} }} A;",
         f"#define EACH(M) {' '.join(f'M({k})' for k in folded)}",
         f"#define STORED(M) {' '.join(f'M({k})' for k in stored)}",
@@ -63,16 +67,14 @@ def source(chain: Chain, text: Text) -> str:
         f"#define FINAL(v) {FINALS[text.final].format('v')}",
         f"#define PARAMETERS {', '.join(parameters)}",
         f"#define SCALARS {' '.join(f'const T {s} = (T)(a_{s});' for s in chain.scalars)}",
-        f"#define KEPT(row) {_decode(text.kept_rank, names, 'k', 'row', 'o', 'b_')}",
-        f"#define WALK(row) {_decode(text.walk_rank, names, 'w', 'row', 'b_', 'p_')}",
-        _step(chain, text, full=True), _step(chain, text, full=False),
-    ]  # fmt: skip
-    head = dialect.preamble(frozenset(words), element, width, form.plain, form.doubles) + vector_types(form)
-    if "double" in {element, *stored.values(), *(C_NAME[x.dtype] for x in form.operands.values())}:
-        head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + head
-    body = sources.text("reduce.cl").replace("NAME", name_of(chain, text.fold))
+        f"#define KEPT(row) {' '.join(walk.decode(0, 'row', 'o', 'b_'))}",
+        f"#define WALK(row) {' '.join(walk.decode(1, 'row', 'b_', 'p_'))}",
+        _step(chain, text, full=True),
+        _step(chain, text, full=False),
+    ]
+    body = sources.text("fold.cl").replace("NAME", name_of(chain, text.fold))
     macros = "\n".join(lines) + "\n"
-    return memory_of(macros) + head + macros + body
+    return memory_of(macros) + head(words, walk, stored.values()) + macros + body
 
 
 def _combine(fold: str) -> list[str]:
@@ -94,8 +96,8 @@ def position_of(compute: DType) -> DType:
 def _value(k: int, text: Text, element: str) -> list[str]:
     """The types of folded value `k`, where it starts, and how it is written: one lane, and a whole vector."""
     place = k == 1 and text.fold in PLACES
-    element = C_NAME[position_of(text.form.compute)] if place else element
-    first = "0" if place else _initial(text.fold, text.form.compute, element)
+    element = C_NAME[position_of(text.walk.compute)] if place else element
+    first = "0" if place else _initial(text.fold, text.walk.compute, element)
     lines = [f"typedef {'M' if place else 'T'} T{k};\ntypedef {element} E{k};\n#define INIT{k} (T{k})({first})"]
     dtype = text.results[k]
     if dtype is None:
@@ -111,21 +113,9 @@ def _value(k: int, text: Text, element: str) -> list[str]:
     return [*lines, vector, f"#define PUT_ALL{k}(at, v) (*(__global U_R{k}*)(sum_{k} + (at)) = (v))"]
 
 
-def _index_arguments(text: Text, names: Sequence[str]) -> list[str]:
-    """Offsets, strides along kept and walked axes, steps, lengths, and the sizes of the split."""
-    inputs = len(text.form.inputs)
-    index = [f"o{k}" for k in names[:inputs]] + [f"osum_{k}" for k, t in enumerate(text.results) if t is not None]
-    index += [f"o{k}" for k in names[inputs:]]
-    for kind, rank in (("k", text.kept_rank), ("w", text.walk_rank)):
-        index += [f"{kind}_{k}_{axis}" for k in names for axis in range(rank)]
-    index += [f"i_{k}" for k, x in text.form.operands.items() if x.access == "strided"]
-    index += [f"k_d{a}" for a in range(1, text.kept_rank)] + [f"w_d{a}" for a in range(1, text.walk_rank)]
-    return [*index, "rows", "outer", "n", "unit", "ostep", "istep", "iparts", "parts"]
-
-
 def name_of(chain: Chain, op: str) -> str:
     """The name of the kernel."""
-    return f"netcl_{op}_{chain.name.removeprefix('netcl_')}"
+    return f"netcl_{op}_{chain.title}"
 
 
 def _initial(op: str, compute: DType, element: str) -> str:
@@ -138,36 +128,21 @@ def _initial(op: str, compute: DType, element: str) -> str:
     return f"{limits.max}{suffix}" if value > 0 else f"-{limits.max}{suffix} - 1" if limits.min else "0"
 
 
-def _decode(rank: int, names: Sequence[str], kind: str, row: str, base: str, target: str) -> str:
-    """C text that decodes `row` into `rank` indices and gives each place `<target><name>` from `<base><name>`."""
-    lines = []
-    if rank > 1:
-        lines.append(f"I {kind}_q = {row};")
-        for axis in range(rank - 1, 0, -1):
-            lines.append(f"const I {kind}_x{axis} = {kind}_q % {kind}_d{axis}; {kind}_q /= {kind}_d{axis};")
-    if rank:
-        lines.append(f"const I {kind}_x0 = {f'{kind}_q' if rank > 1 else row};")
-    for name in names:
-        terms = [f"{base}{name}", *(f"{kind}_x{axis} * {kind}_{name}_{axis}" for axis in range(rank))]
-        lines.append(f"const I {target}{name} = {' + '.join(terms)};")
-    return " ".join(lines)
-
-
 def _step(chain: Chain, text: Text, full: bool) -> str:
     """The macro that loads one vector of each input, computes the chain and folds it into `acc`."""
-    form = text.form
-    element, width = element_of(form.compute), form.width
+    walk = text.walk
+    element, width = walk.element, walk.width
     lines = ["const I c = (at);"] + ([] if full else ["const int count = (count_);"])
     pair = text.fold in PLACES
     if pair:
         lanes = ", ".join(str(j if text.rows else 0) for j in range(width))
-        lines.append(f"const M pos = (M)(({C_NAME[position_of(form.compute)]})(place)) + (M)({lanes});")
-    for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True)):
+        lines.append(f"const M pos = (M)(({C_NAME[position_of(walk.compute)]})(place)) + (M)({lanes});")
+    for k, (v, x) in enumerate(zip(chain.inputs, walk.inputs, strict=True)):
         if pair and k == 1:  # the places of parts
-            load = vector_load(form._replace(compute=x.dtype), x, "in_1", full).replace("(T)(", "(M)(", 1)
+            load = vector_load(walk._replace(compute=x.dtype), x, "in_1", full).replace("(T)(", "(M)(", 1)
             lines.append(f"const M {v} = {load};")
             continue
-        lines.append(f"const T {v} = {vector_load(form, x, f'in_{k}', full)};")
+        lines.append(f"const T {v} = {vector_load(walk, x, f'in_{k}', full)};")
     for out, function, args in chain.lines:
         lines.append(f"const T {out} = {function}({', '.join(c_argument(a, element) for a in args)});")
     inside = "" if full else f"((M)({', '.join(str(j) for j in range(width))}) < (M)(count))"
@@ -177,7 +152,7 @@ def _step(chain: Chain, text: Text, full: bool) -> str:
         lines.append(f"acc.v0 = take ? {value} : acc.v0; acc.v1 = take ? {place} : acc.v1;")
     for k, value in enumerate(() if pair else chain.outputs[: len(text.results)]):
         lines.append(f"acc.v{k} = COMBINE(acc.v{k}, {value if full else f'({inside} ? {value} : INIT{k})'});")
-    for k, (value, x) in enumerate(zip(chain.outputs[len(text.results) :], form.outputs, strict=True)):
-        lines += vector_store(form, x, f"out_{k}", value, full)
+    for k, (value, x) in enumerate(zip(chain.outputs[len(text.results) :], walk.outputs, strict=True)):
+        lines += vector_store(walk, x, f"out_{k}", value, full)
     name = "STEP(acc, at, place)" if full else "PART(acc, at, place, count_)"
     return f"#define {name} {{ \\\n    " + " \\\n    ".join(lines) + " }"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from netcl.fusion.render import Chain, Line
+from netcl.fusion.chain import Chain, Line
 
 
 def formula(

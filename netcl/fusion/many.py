@@ -24,8 +24,8 @@ from netcl.core.live import unrecorded
 from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue, state_of
 from netcl.core.tensor import Tensor, allocate
-from netcl.fusion.render import memory_of, turns
-from netcl.kernels.grid import width_of
+from netcl.fusion.render import OPTIONS, memory_of
+from netcl.fusion.walk import Operand, Walk, swizzles
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
 from netcl.kernels.sources import NARROW
@@ -35,7 +35,6 @@ CHUNK = {True: 8192, False: 4096}  # elements per chunk on CPU devices, on other
 GROUP = 256
 PAD = 64  # elements that states are padded to, so that they are read in whole vectors
 FIELDS = 5  # of a table row: slot, start in p, start in g, start in the states, count
-OPTIONS = ("-cl-mad-enable", "-w")  # some drivers print warnings to stderr
 
 
 def padded(size: int) -> int:
@@ -127,36 +126,15 @@ class Body:
         return {name: f"total{k or ''}" for k, name in enumerate(names)}
 
 
-class Form(NamedTuple):
-    """What else the text depends on."""
-
-    storage: DType
-    slots: int
-    plain: bool  # a CPU device
-    vector: int  # floats of a CPU device's vector
-    aligned: bool = False  # tensors start at whole vectors, as states always do: a GPU then loads them in one piece
-    group: int = 1  # work-items that share a chunk
-
-    @property
-    def element(self) -> str:
-        """C name of the compute type."""
-        return C_NAME[compute_dtype(self.storage)]
-
-    @property
-    def width(self) -> int:
-        """Elements per vector."""
-        return width_of(compute_dtype(self.storage), self.vector) if self.plain else 4
-
-
-def _helpers(form: Form) -> str:
+def _helpers(walk: Walk) -> str:
     """Loads and stores of whole and of partial vectors; partial loads fill with ones."""
-    storage, width, element = C_NAME[form.storage], form.width, form.element
+    storage, width, element = C_NAME[walk.inputs[0].dtype], walk.width, walk.element
     size = 8 if element == "double" else 4
-    text = f"typedef {element}{width} U{'' if form.aligned else f' __attribute__((aligned({size})))'};\n"
-    text += f"typedef {element}{width} V{f' __attribute__((aligned({size})))' if form.plain else ''};\n"
+    text = f"typedef {element}{width} U{'' if walk.aligned else f' __attribute__((aligned({size})))'};\n"
+    text += f"typedef {element}{width} V{f' __attribute__((aligned({size})))' if walk.on_cpu else ''};\n"
     if storage in NARROW:
         name = NARROW[storage]
-        lanes = f"{name}{width}{'A' * form.aligned}"
+        lanes = f"{name}{width}{'A' * walk.aligned}"
         text += f"#define LOAD(q) LOAD_{lanes}(q)\n#define STORE(q, x) STORE_{lanes}(x, q)\n"
         text += f"#define rounded(x) ROUND_{name}{width}(x)\n"
         one, put = f"LOAD_{name}(q, {{j}})", f"STORE_{name}(q, {{j}}, x.s{{j:x}})"
@@ -169,7 +147,7 @@ def _helpers(form: Form) -> str:
     return text + f"static inline void store_part(__global {storage}* q, long n, T x) {{ {stores} }}\n"
 
 
-def _vector(body: Body, form: Form, full: bool) -> list[str]:
+def _vector(body: Body, walk: Walk, full: bool) -> list[str]:
     """Load, compute and store one vector at `i`."""
     lines = [f"T {r} = " + (f"LOAD({r}_ + i);" if full else f"load_part({r}_ + i, n - i);") for r in body.reads]
     for s in body.states:
@@ -181,12 +159,12 @@ def _vector(body: Body, form: Form, full: bool) -> list[str]:
         lines.append("g = g * gate;")
     known = {*body.reads, *body.states}
     for name, formula in body.statements:
-        lines.append(f"{'' if name in known else 'T '}{name} = {dialect.to_c(formula, form.element)};")
+        lines.append(f"{'' if name in known else 'T '}{name} = {dialect.to_c(formula, walk.element)};")
         known.add(name)
-    fold = dialect.to_c(body.combine, form.element) if body.combine else ""
+    fold = dialect.to_c(body.combine, walk.element) if body.combine else ""
     for name, total in body.totals.items():
         if not full:
-            lines.append(f"{name} = where(LANES < (T)(n - i), {name}, (T)({dialect.constant(0, form.element)}));")
+            lines.append(f"{name} = where(LANES < (T)(n - i), {name}, (T)({dialect.constant(0, walk.element)}));")
         lines.append(f"{{ T a = {total}, b = {name}; {total} = {fold}; }}")
     for s in body.states:
         lines.append(f"*(__global V*)({s}_ + i) = {'p' if s == 'master' else s};")
@@ -195,85 +173,90 @@ def _vector(body: Body, form: Form, full: bool) -> list[str]:
     return lines
 
 
-def _loop(body: Body, form: Form) -> list[str]:
+def _loop(body: Body, walk: Walk) -> list[str]:
     """C lines that run over the chunk vector by vector."""
     first, step = (
-        ("0", form.width) if form.plain else (f"(long)get_local_id(0) * {form.width}", form.group * form.width)
+        ("0", walk.width) if walk.on_cpu else (f"(long)get_local_id(0) * {walk.width}", walk.group * walk.width)
     )
-    inner = {full: ["    " + line for line in _vector(body, form, full)] for full in (True, False)}
+    inner = {full: ["    " + line for line in _vector(body, walk, full)] for full in (True, False)}
     return [*(f"T {total} = (T)(0);" for total in body.totals.values()), f"long i = {first};",
-            f"for (; i + {form.width} <= n; i += {step}) {{", *inner[True], "}",
+            f"for (; i + {walk.width} <= n; i += {step}) {{", *inner[True], "}",
             "if (i < n) {", *inner[False], "}"]  # fmt: skip
 
 
-def _fold(body: Body, form: Form, total: str) -> list[str]:
+def _fold(body: Body, walk: Walk, total: str) -> list[str]:
     """C lines that fold the vector `total` of every work-item into `sum`, which all of them get."""
-    fold = dialect.to_c(body.combine or "", form.element)
-    lines = [f"{{ T a = {total}, b = {total}.s{turned}; {total} = {fold}; }}" for turned in turns(form.width)]
-    if form.plain:
+    fold = dialect.to_c(body.combine or "", walk.element)
+    lines = [f"{{ T a = {total}, b = {total}.s{turned}; {total} = {fold}; }}" for turned in swizzles(walk.width)]
+    if walk.on_cpu:
         return [*lines, f"sum = {total}.s0;"]
-    return [*lines, f"room[id] = {total}.s0;", f"for (int span = {form.group} / 2; span > 0; span /= 2) {{",
+    return [*lines, f"room[id] = {total}.s0;", f"for (int span = {walk.group} / 2; span > 0; span /= 2) {{",
             "    barrier(CLK_LOCAL_MEM_FENCE);",
             "    if (id < span) { T a = (T)(room[id]), b = (T)(room[id + span]);",
             f"        {total} = {fold}; room[id] = {total}.s0; }}", "}",
             "barrier(CLK_LOCAL_MEM_FENCE);", "sum = room[0];", "barrier(CLK_LOCAL_MEM_FENCE);"]  # fmt: skip
 
 
-def _quick(body: Body, form: Form) -> list[str]:
+def _quick(body: Body, walk: Walk) -> list[str]:
     """C lines that leave a chunk whose sum of one formula lies in the bounds."""
     if body.quick is None:
         return []
     formula, least, most = body.quick
-    plain = replace(body, statements=(("x", formula),), folded=(), quick=None)
-    low, high = (dialect.constant(v, form.element) for v in (least, most))
+    one = replace(body, statements=(("x", formula),), folded=(), quick=None)
+    low, high = (dialect.constant(v, walk.element) for v in (least, most))
     puts = " ".join(f"put({k}, {'sum' if k == 1 else 0});" for k in range(len(body.totals)))
-    return ["{", *(f"    {line}" for line in (*_loop(plain, form), *_fold(plain, form, "total"))),
+    return ["{", *(f"    {line}" for line in (*_loop(one, walk), *_fold(one, walk, "total"))),
             f"    if (sum >= {low} && sum <= {high}) {{ {puts} return; }}", "}"]  # fmt: skip
 
 
-def _folds(body: Body, form: Form) -> list[str]:
+def _folds(body: Body, walk: Walk) -> list[str]:
     """C lines that fold the totals of every work-item into partial[chunk], one number after the other."""
     return [
-        line for k, total in enumerate(body.totals.values()) for line in (*_fold(body, form, total), f"put({k}, sum);")
+        line for k, total in enumerate(body.totals.values()) for line in (*_fold(body, walk, total), f"put({k}, sum);")
     ]
 
 
 @lru_cache(maxsize=512)
-def render(body: Body, form: Form) -> str:
-    """The program of `body`, with one kernel called netcl_<name>."""
-    storage, element, width = C_NAME[form.storage], form.element, form.width
+def render(body: Body, walk: Walk) -> str:
+    """The program of `body`, with one kernel called netcl_<name>, over as many tensors as the walk has inputs.
+
+    Aligned means that tensors start at whole vectors, as states always do; the items of a group share a chunk.
+    """
+    storage, element, width = C_NAME[walk.inputs[0].dtype], walk.element, walk.width
     parameters = [
         f"__global {'' if r == 'p' and body.writes else 'const '}{storage}* {r}{k}"
         for r in body.reads
-        for k in range(form.slots)
+        for k in range(len(walk.inputs))
     ]
     parameters += [f"__global {element}* flat_{s}" for s in body.states] + ["__global const long* table"]
     parameters += ["__global const float* gates"] * body.gated + [f"__global const {element}* units"] * body.unit
     parameters += [f"__global {element}* partial"] * bool(body.combine)
     parameters += ["int base"] * bool(body.combine) + [f"{element} a_{k}" for k in body.scalars]
-    lines = ["size_t chunk = get_global_id(0);" if form.plain else "size_t chunk = get_group_id(0);",
+    lines = ["size_t chunk = get_global_id(0);" if walk.on_cpu else "size_t chunk = get_group_id(0);",
              f"__global const long* row = table + chunk * {FIELDS};", "long n = row[4];"]  # fmt: skip
     if body.gated:
         lines += ["float gate_ = gates[0];", "if (!(gate_ - gate_ == 0.0f)) return;", "T gate = (T)(gate_);"]
     lines += [f"__global {'' if r == 'p' and body.writes else 'const '}{storage}* {r}_;" for r in body.reads]
-    cases = [" ".join(f"{r}_ = {r}{k};" for r in body.reads) for k in range(form.slots)]
+    cases = [" ".join(f"{r}_ = {r}{k};" for r in body.reads) for k in range(len(walk.inputs))]
     lines += ["switch ((int)row[0]) {", *(f"case {k}: {text} break;" for k, text in enumerate(cases[:-1])),
               f"default: {cases[-1]}", "}"]  # fmt: skip
     lines += [f"{r}_ += row[{1 if r == 'p' else 2}];" for r in body.reads]
     lines += [f"__global {element}* {s}_ = flat_{s} + row[3];" for s in body.states]
     lines += [f"T {k} = (T)(a_{k});" for k in body.scalars] + ["T unit = (T)(units[0]);"] * body.unit
     if body.combine:
-        owner = "" if form.plain else "if (id == 0) "
+        owner = "" if walk.on_cpu else "if (id == 0) "
         text = f"{owner}partial[(base + (int)chunk) * {len(body.totals)} + (k)] = (v)"
         lines += (
-            ["E sum;"] if form.plain else ["int id = (int)get_local_id(0);", f"__local E room[{form.group}];", "E sum;"]
+            ["E sum;"]
+            if walk.on_cpu
+            else ["int id = (int)get_local_id(0);", f"__local E room[{walk.group}];", "E sum;"]
         )
         lines += [f"#define put(k, v) {text}"]
-    lines += [*_quick(body, form), *_loop(body, form), *(_folds(body, form) if body.combine else ())]
+    lines += [*_quick(body, walk), *_loop(body, walk), *(_folds(body, walk) if body.combine else ())]
     words = frozenset(f"f_{w}" for _, f in body.statements for w in dialect.names(f) if w in dialect.FUNCTIONS)
-    helpers = _helpers(form)
-    head = dialect.preamble(words, element, width, form.plain) + f"typedef {element} E;\n"
-    head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" * (form.storage == FLOAT64) + head
+    helpers = _helpers(walk)
+    head = dialect.preamble(words, element, width, walk.on_cpu) + f"typedef {element} E;\n"
+    head = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" * (walk.compute == FLOAT64) + head
     head += f"#define LANES ((T)({', '.join(map(str, range(width)))}))\n{memory_of(helpers)}{helpers}"
     text = f"{head}__kernel void netcl_{body.name}({', '.join(parameters)}) {{\n" + "".join(f"    {x}\n" for x in lines)
     return text + "}\n"
@@ -312,10 +295,12 @@ def _plan(
     if not chunks:
         return Planned(None, 0, 0)
     slots, profile = next(n for n in SLOTS if n >= len(sizes)), profile_of(queue)
-    plain = profile.kind == "cpu"
-    group = 1 if plain else profile.group(GROUP)
-    aligned = not plain and all(p % 4 == 0 and g % 4 == 0 for p, g in offsets)
-    source = render(body, Form(dtype, slots, plain, profile.vector, aligned, group))
+    on_cpu = profile.kind == "cpu"
+    group = 1 if on_cpu else profile.group(GROUP)
+    aligned = not on_cpu and all(p % 4 == 0 and g % 4 == 0 for p, g in offsets)
+    named = (Operand(dtype, "vector"),) * slots
+    walk = Walk(compute_dtype(dtype), on_cpu, profile.vector, named, aligned=aligned, group=group)
+    source = render(body, walk)
     kernel = program(queue, source, f"netcl_{body.name}", OPTIONS)
     return Planned(kernel.bind((chunks * group,), (group,), table=rows.buffer), slots, chunks)
 
@@ -336,9 +321,12 @@ def run(
 
 
 def _send(
-    plan: Planned, arrays: Sequence[Sequence[Tensor]], extra: Sequence[Any], flats: Sequence[Tensor],
+    plan: Planned,
+    arrays: Sequence[Sequence[Tensor]],
+    extra: Sequence[Any],
+    flats: Sequence[Tensor],
     scalars: Sequence[Any],
-) -> None:  # fmt: skip
+) -> None:
     launch, slots, _ = plan
     if launch is not None:  # arguments that no chunk refers to repeat the last tensor
         memory = [t.buffer for ts in arrays for t in (*ts, *[ts[-1]] * (slots - len(ts)))]

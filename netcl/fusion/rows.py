@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from netcl.core import layout
 from netcl.core.backend import cpu
@@ -24,25 +24,11 @@ from netcl.core.layout import Shape
 from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
-from netcl.fusion.broadcast import broadcast_index_lines, collapse
-from netcl.fusion.chain import CHUNK, FAR, OPTIONS, START, access_of, is_aligned, reach, title
-from netcl.fusion.render import (
-    COUNT,
-    REDUCTIONS,
-    Chain,
-    Form,
-    Line,
-    Operand,
-    assignment,
-    c_argument,
-    kernel,
-    tab,
-    turns,
-    vector_for,
-    vector_load,
-    vector_store,
-)
+from netcl.fusion.chain import COUNT, REDUCTIONS, Chain, Line
+from netcl.fusion.render import OPTIONS, assignment, c_argument, kernel, tab, vector_load, vector_store
+from netcl.fusion.walk import Axes, Extent, Operand, Walk, access_of, collapse, stand_in, swizzles, vector_for
 from netcl.kernels import route
+from netcl.kernels.grid import CHUNK, FAR, START
 from netcl.kernels.program import program
 from netcl.kernels.route import declare, kept
 from netcl.kernels.streaming import is_streamed
@@ -77,7 +63,7 @@ def run_rows(
     key = (chain, compute, dtypes, layouts, route.mode)
     found = plans.get(key)
     if found is None:
-        found = plans[key] = _plan(chain, compute, dtypes, tensors, queue)
+        found = plans[key] = _plan(queue, chain, compute, dtypes, tensors)
     launch, copies = found
     if copies:
         tensors = [
@@ -90,69 +76,54 @@ def run_rows(
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-class Walk(NamedTuple):
+def _walk(
+    queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]
+) -> tuple[Walk, Extent, tuple[Shape | None, ...]]:
     """How a row chain meets its operands, and the shapes to copy inputs in whose reduced axes are no single walk."""
-
-    form: Form
-    shape: Shape
-    lengths: Shape  # of the outer axes
-    outer: tuple[Shape, ...]  # strides of inputs and full outputs along them
-    inner: tuple[int, ...]  # and along the row
-    copies: tuple[Shape | None, ...]
-
-
-def _walk(chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], queue: Any) -> Walk:
     k, profile = chain.axes, profile_of(queue)
-    plain = profile.kind == "cpu"
-    shape = layout.broadcast(title(chain), *(t.shape for t in tensors))
-    copied = [not _is_one_walk(t, shape, k) or (plain and _is_down(t, shape, k)) for t in tensors]
+    on_cpu = profile.kind == "cpu"
+    shape = layout.broadcast(chain.title, *(t.shape for t in tensors))
+    cols = layout.size_of(shape[-k:])
+    copied = [not _is_one_walk(t, shape, k) or (on_cpu and _is_down(t, shape, k)) for t in tensors]
     copies = tuple((*t.shape[:-k], *shape[-k:]) if copy else None for t, copy in zip(tensors, copied, strict=True))
-    seen = [
-        t if s is None else Tensor(None, s, layout.contiguous_strides(s), 0, t.dtype, queue)
-        for t, s in zip(tensors, copies, strict=True)
-    ]
+    seen = [t if s is None else stand_in(queue, s, t.dtype) for t, s in zip(tensors, copies, strict=True)]
     steps = [layout.expand_strides(t.shape, t.strides, shape) for t in seen]
     steps += [layout.contiguous_strides(shape) for kind in chain.kinds if kind == "full"]
-    cols = layout.size_of(shape[-k:])
-    _, inner = collapse(shape[-k:], tuple(s[-k:] for s in steps))
+    _, along = collapse(shape[-k:], tuple(s[-k:] for s in steps))
     lengths, outer = collapse(shape[:-k], tuple(s[:-k] for s in steps))
     if lengths == (1,):
         lengths, outer = (), tuple(() for _ in outer)
-    accesses = [access_of(s[-1]) if cols > 1 else "repeat" for s in inner[: len(seen)]]
+    extent = Extent((Axes(lengths, outer),), cols, tuple(s[-1] for s in along))
+    accesses = [access_of(s) if cols > 1 else "repeat" for s in extent.steps[: len(seen)]]
     inputs = tuple(Operand(t.dtype, a) for t, a in zip(seen, accesses, strict=True))
     outputs = tuple(Operand(d, "vector" if x == "full" else "row") for d, x in zip(dtypes, chain.kinds, strict=True))
-    wide = plain or layout.size_of(shape) >= FAR or any(reach(t) >= FAR for t in seen)
-    steps_seen = [(*o, i[-1]) for o, i in zip(outer, inner, strict=True)]
-    aligned = not plain and is_aligned(seen, steps_seen) and cols % 4 == 0
-    form = Form(compute, inputs, outputs, len(lengths), wide, plain, aligned, vector_for(cols, profile.vector))
-    group, keep = _sharing(cols, form.width, profile)
+    vector, ranks = vector_for(cols, profile.vector), (len(lengths),)
+    walk = Walk(compute, on_cpu, vector, inputs, outputs, ranks, doubles=profile.has_fp64)
+    walk = walk.over(seen, outer, layout.size_of(shape), FAR)._replace(eights=False)
+    group, keep = _sharing(cols, walk.width, profile)
     full = [d for d, kind in zip(dtypes, chain.kinds, strict=True) if kind == "full"]
     stream = bool(full) and all(is_streamed(profile, shape, cols, d, compute) for d in full)
-    form = form._replace(group=group, keep=keep, stream=stream, doubles=profile.has_fp64)
-    return Walk(form, shape, lengths, outer, tuple(i[-1] for i in inner), copies if any(copies) else ())
+    walk = walk._replace(aligned=walk.aligned and cols % 4 == 0, group=group, keep=keep, stream=stream)
+    return walk, extent, copies if any(copies) else ()
 
 
 def _plan(
-    chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor], queue: Any
+    queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]
 ) -> tuple[Launch[Any], tuple[Shape | None, ...]]:
     """The launch, and the shapes to copy inputs in."""
-    form, shape, lengths, outer, inner, copies = _walk(chain, compute, dtypes, tensors, queue)
-    rows, cols = layout.size_of(lengths), layout.size_of(shape[-chain.axes :])
-    step = max(1, min(CHUNK // cols, -(-rows // (4 * profile_of(queue).compute_units))))
-    walked = [name for name, x in form.operands.items() if x.access != "row"]
-    sizes = {"rows": rows, "cols": cols, **{f"d{a}": lengths[a] for a in range(1, form.rank)}}
-    sizes |= {f"t_{s}_{a}": step for s, steps in zip(walked, outer, strict=True) for a, step in enumerate(steps)}
-    sizes |= {f"i_in_{k}": inner[k] for k, x in enumerate(form.inputs) if x.access == "strided"}
-    sizes |= {"step": step} if form.plain else {}
-    grid, local = ((-(-rows // step),), (1,)) if form.plain else ((rows * form.group,), (form.group,))
+    walk, extent, copies = _walk(queue, chain, compute, dtypes, tensors)
+    shape, rows = layout.broadcast(chain.title, *(t.shape for t in tensors)), extent.rows
+    step = max(1, min(CHUNK // extent.cols, -(-rows // (4 * profile_of(queue).compute_units))))
+    grid, local = ((-(-rows // step),), (1,)) if walk.on_cpu else ((rows * walk.group,), (walk.group,))
+    sizes = extent.arguments(walk) | ({"step": step} if walk.on_cpu else {})
     kinds = zip(chain.kinds, dtypes, strict=True)
     new = {f"out_{k}": (_output_shape(kind, shape, chain.axes), t) for k, (kind, t) in enumerate(kinds)}
-    return program(queue, _source(chain, form), chain.name, OPTIONS).bind(grid, local, new, **sizes), copies
+    return program(queue, _source(chain, walk), chain.name, OPTIONS).bind(grid, local, new, **sizes), copies
 
 
 def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
     """The text of the kernel that `run_rows` would launch."""
-    return _source(chain, _walk(chain, compute, dtypes, tensors, queue).form)
+    return _source(chain, _walk(queue, chain, compute, dtypes, tensors)[0])
 
 
 def _is_one_walk(t: Tensor, shape: Shape, k: int) -> bool:
@@ -175,7 +146,7 @@ def _output_shape(kind: str, shape: Shape, k: int) -> Shape:
 def _sharing(cols: int, width: int, profile: DeviceProfile) -> tuple[int, int]:
     """Work-items that share a row, and the vectors each may hand on between passes (0: none, the row is too long)."""
     if profile.kind == "cpu":
-        return 0, kept(ROWS, next((k for k in KEEP_CPU if cols <= width * k), 0))
+        return 1, kept(ROWS, next((k for k in KEEP_CPU if cols <= width * k), 0))
     vectors = -(-cols // width)
     limit = profile.group(1024)
     group = min(256, limit, max(32, 1 << max(vectors - 1, 1).bit_length()))
@@ -195,33 +166,31 @@ _TREE = """#define TREE(F, v) { v = F(v, v.s2301); v = F(v, v.s1032); tree[lid] 
 
 
 @lru_cache(maxsize=1024)
-def _source(chain: Chain, form: Form) -> str:
+def _source(chain: Chain, walk: Walk) -> str:
     """The program of a chain with row reductions."""
-    chain = _divide_once(chain, form)
-    passes = _Passes(chain, form)
-    operands = form.operands
-    index = broadcast_index_lines(form.rank, [s for s, x in operands.items() if x.access != "row"])
-    index += [f"I p_{s} = o{s} + r;" for s, x in operands.items() if x.access == "row"]
-    lanes = ", ".join(str(j) for j in range(form.width))
-    fixed = [f"const M LANES = (M)({lanes});", f"const T {COUNT} = (T)(({form.element})cols);"]
-    fixed += [f"T keep_{v}[{form.keep}];" for v in passes.kept]
+    chain = _divide_once(chain, walk)
+    passes = _Passes(chain, walk)
+    index = walk.decode(0, "r") + [f"I p_{s} = o{s} + r;" for s, x in walk.operands.items() if x.access == "row"]
+    lanes = ", ".join(str(j) for j in range(walk.width))
+    fixed = [f"const M LANES = (M)({lanes});", f"const T {COUNT} = (T)(({walk.element})cols);"]
+    fixed += [f"T keep_{v}[{walk.keep}];" for v in passes.kept]
     body = [*index, *passes.lines()]
-    if form.plain:
+    if walk.on_cpu:
         rows = ["I r = (I)get_global_id(0) * step;", "const I end = r + step < rows ? r + step : rows;"]
-        return kernel(chain, form, ("step",), [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
-    group = [f"__local {form.element} tree[WG];", "const int lid = get_local_id(0);", "const I r = get_group_id(0);"]
-    return f"#define WG {form.group}\n" + _TREE + kernel(chain, form, (), [*fixed, *group, *body], form.group)
+        return kernel(chain, walk, ("step",), [*fixed, *rows, "for (; r < end; r++) {", *tab(body), "}"])
+    group = [f"__local {walk.element} tree[WG];", "const int lid = get_local_id(0);", "const I r = get_group_id(0);"]
+    return f"#define WG {walk.group}\n" + _TREE + kernel(chain, walk, (), [*fixed, *group, *body])
 
 
-def _divide_once(chain: Chain, form: Form) -> Chain:
+def _divide_once(chain: Chain, walk: Walk) -> Chain:
     """The chain with x / s, where s belongs to the row, as x k (1 / (s k)): a division takes as long as ten products.
 
     k is a power of two that keeps 1 / (s k) a normal number, so the result is within 1.5 units in the last place, and
     zeros, infinities and NaN are those of the quotient.
     """
-    if form.compute != FLOAT32:
+    if walk.compute != FLOAT32:
         return chain
-    passes, lines, known = _Passes(chain, form), list[Line](), set[str]()
+    passes, lines, known = _Passes(chain, walk), list[Line](), set[str]()
     for out, function, args in chain.lines:
         if function != "DIV" or out in passes.uniform or args[1] not in passes.uniform & passes.by_name.keys():
             lines.append((out, function, args))
@@ -243,10 +212,10 @@ def _divide_once(chain: Chain, form: Form) -> Chain:
 class _Passes:
     """Which line is computed in which pass, and the text of the passes."""
 
-    def __init__(self, chain: Chain, form: Form) -> None:
-        self.chain, self.form = chain, form
+    def __init__(self, chain: Chain, walk: Walk) -> None:
+        self.chain, self.walk = chain, walk
         self.by_name = {line[0]: line for line in chain.lines}
-        self.inputs = {v: (k, x) for k, (v, x) in enumerate(zip(chain.inputs, form.inputs, strict=True))}
+        self.inputs = {v: (k, x) for k, (v, x) in enumerate(zip(chain.inputs, walk.inputs, strict=True))}
         self.uniform = {v for v, (_, x) in self.inputs.items() if x.access == "repeat"} | {*chain.scalars, COUNT}
         self.stage: dict[str, int] = {}
         for out, function, args in chain.lines:
@@ -289,43 +258,43 @@ class _Passes:
 
     def _kept(self) -> tuple[str, ...]:
         """Values worth handing on: needed in two passes and dear, which on a GPU a read of memory is too."""
-        if not self.form.keep:
+        if not self.walk.keep:
             return ()
         often = [v for v in dict.fromkeys(v for c in self.cones for v in c) if sum(v in c for c in self.cones) > 1]
         dear = [v for v in often if (v in self.by_name and is_dear(self.by_name[v][1])) or
-                (v in self.inputs and not self.form.plain)]  # fmt: skip
+                (v in self.inputs and not self.walk.on_cpu)]  # fmt: skip
         return tuple(dear[-HANDED_ON:])
 
     # -- text ------------------------------------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
         """The body for one row."""
-        form, chain = self.form, self.chain
+        walk, chain = self.walk, self.chain
         text = [
-            f"T {v} = {vector_load(form, x, f'in_{k}', True)};"
+            f"T {v} = {vector_load(walk, x, f'in_{k}', True)};"
             for v, (k, x) in self.inputs.items()
             if v in self.uniform
         ]
         handed: set[str] = set()
         for p in range(len(self.cones)):
-            text += [assignment(x, form.element) for x in chain.lines
+            text += [assignment(x, walk.element) for x in chain.lines
                      if x[0] in self.uniform and x[1] not in REDUCTIONS and self.stage[x[0]] == p]  # fmt: skip
             if self.reductions(p) or self.stores(p):
                 text += self._pass(p, handed)
                 handed |= {v for v in self.kept if v in self.cones[p]}
-        for k, (v, x) in enumerate(zip(chain.outputs, form.outputs, strict=True)):
+        for k, (v, x) in enumerate(zip(chain.outputs, walk.outputs, strict=True)):
             if x.access == "row":
-                stored = vector_store(form, x, f"out_{k}", c_argument(v, form.element), True)
-                text += stored if form.plain else ["if (lid == 0) {", *tab(stored), "}"]
+                stored = vector_store(walk, x, f"out_{k}", c_argument(v, walk.element), True)
+                text += stored if walk.on_cpu else ["if (lid == 0) {", *tab(stored), "}"]
         return text
 
     def _pass(self, p: int, handed: set[str]) -> list[str]:
         reductions, cone = self.reductions(p), self._cone(p, handed)
         dear = self._is_dear(cone, handed)
         uses = bool(set(cone) & set(self.kept))
-        several = 4 if self.form.plain and reductions and not dear and not uses else 1
+        several = 4 if self.walk.on_cpu and reductions and not dear and not uses else 1
         text = [f"T acc{u}_{out} = {self._start(f)};" for out, f, _ in reductions for u in range(several)]
-        text += self._walk(lambda full, u: self._vector(p, cone, handed, full, u), several, uses)
+        text += self._over_row(lambda full, u: self._vector(p, cone, handed, full, u), several, uses)
         for out, f, _ in reductions:
             combine = REDUCTIONS[f][0]
             total = f"acc0_{out}"
@@ -339,26 +308,26 @@ class _Passes:
 
     def _ahead(self, p: int) -> list[str]:
         """Ask for memory while a CPU computes: what the next row reads first, where later passes of this one write."""
-        operands = zip(self.chain.inputs, self.form.inputs, strict=True)
+        operands = zip(self.chain.inputs, self.walk.inputs, strict=True)
         reads = [k for k, (v, x) in enumerate(operands) if x.access == "vector" and any(v in c for c in self.cones[:p])]
-        later = () if self.form.stream else range(p + 1, len(self.cones))
+        later = () if self.walk.stream else range(p + 1, len(self.cones))
         writes = [k for q in later for k in self.stores(q)]
         text = [f"AHEAD(in_{k} + p_in_{k} + cols + c, 0);" for k in reads]
         return text + [f"AHEAD(out_{k} + p_out_{k} + c, 1);" for k in writes]
 
     def _start(self, function: str) -> str:
-        return c_argument(REDUCTIONS[function][1], self.form.element)
+        return c_argument(REDUCTIONS[function][1], self.walk.element)
 
     def _across(self, v: str, combine: str) -> list[str]:
         """Combine the lanes, and on a GPU the work-items, so that every lane holds the result."""
-        if self.form.plain:
-            return [f"{v} = {combine}({v}, {v}.s{s});" for s in turns(self.form.width)]
+        if self.walk.on_cpu:
+            return [f"{v} = {combine}({v}, {v}.s{s});" for s in swizzles(self.walk.width)]
         return [f"TREE({combine}, {v})"]
 
-    def _walk(self, vector: Callable[[bool, int], list[str]], several: int, uses: bool) -> list[str]:
+    def _over_row(self, vector: Callable[[bool, int], list[str]], several: int, uses: bool) -> list[str]:
         """The loop over the row's vectors: whole ones, then the lanes that remain."""
-        w = self.form.width
-        if self.form.plain:
+        w = self.walk.width
+        if self.walk.on_cpu:
             text = ["I at = 0;", *(["int j = 0;"] if uses else [])]
             if several > 1:
                 text.append(f"for (; at + {w * several} <= cols; at += {w * several}) {{")
@@ -371,33 +340,33 @@ class _Passes:
             return ["{", *tab([*text, "if (at < cols) {", *tab(rest), "}"]), "}"]
         place = ["if (c + 4 <= cols) {", *tab(vector(True, 0)), "} else if (c < cols) {",
                  *tab(["const int count = (int)(cols - c);", *vector(False, 0)]), "}"]  # fmt: skip
-        if self.form.keep:
-            loop = [f"for (int j = 0; j < {self.form.keep}; j++) {{", "    const I c = (I)(j * WG + lid) * 4;"]
+        if self.walk.keep:
+            loop = [f"for (int j = 0; j < {self.walk.keep}; j++) {{", "    const I c = (I)(j * WG + lid) * 4;"]
             return ["#pragma unroll", *loop, *tab(place), "}"]
         return ["for (I c = (I)lid * 4; c < cols; c += WG * 4) {", *tab(place), "}"]
 
     def _vector(self, p: int, cone: list[str], handed: set[str], full: bool, u: int) -> list[str]:
         """Load or take over, compute, combine and store one vector."""
-        form = self.form
-        text = self._ahead(p) if form.plain and full and self._is_dear(cone, handed) else []
+        walk = self.walk
+        text = self._ahead(p) if walk.on_cpu and full and self._is_dear(cone, handed) else []
         for v in cone:
             if v in handed and v in self.kept:
                 text.append(f"const T {v} = keep_{v}[j];")
                 continue
             if v in self.inputs:
                 k, x = self.inputs[v]
-                text.append(f"const T {v} = {vector_load(form, x, f'in_{k}', full)};")
+                text.append(f"const T {v} = {vector_load(walk, x, f'in_{k}', full)};")
             else:
-                text.append(f"const {assignment(self.by_name[v], form.element)}")
+                text.append(f"const {assignment(self.by_name[v], walk.element)}")
             if v in self.kept:
                 text.append(f"keep_{v}[j] = {v};")
         for out, function, args in self.reductions(p):
-            combine, value = REDUCTIONS[function][0], c_argument(args[0], form.element)
+            combine, value = REDUCTIONS[function][0], c_argument(args[0], walk.element)
             value = value if full else f"where(LANES < (M)(count), {value}, {self._start(function)})"
             text.append(f"acc{u}_{out} = {combine}(acc{u}_{out}, {value});")
         for k in self.stores(p):
             text += vector_store(
-                form, form.outputs[k], f"out_{k}", c_argument(self.chain.outputs[k], form.element), full
+                walk, walk.outputs[k], f"out_{k}", c_argument(self.chain.outputs[k], walk.element), full
             )
         return text
 

@@ -33,7 +33,9 @@ from netcl.core.kernels.primitives import TABLE, Primitive
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
-from netcl.fusion.chain import START, Chain, plan_of, run
+from netcl.fusion.chain import Chain
+from netcl.fusion.map import plan_of, run
+from netcl.kernels.grid import START
 from netcl.ops import promotion
 
 Scalar = int | float | bool | np.number | np.bool_

@@ -26,10 +26,11 @@ from netcl.core.layout import Shape
 from netcl.core.protocols import Queue
 from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
-from netcl.fusion.chain import Chain, run
-from netcl.fusion.fold import FOLD, IDENTITY, Axis, fold_chain
+from netcl.fusion.chain import Chain
+from netcl.fusion.fold import FOLD, IDENTITY, Axis, Fold, run_fold
 from netcl.fusion.fold_source import FOLDS
 from netcl.fusion.formula import formula
+from netcl.fusion.map import run
 from netcl.fusion.rows import run_rows
 from netcl.kernels import route
 from netcl.kernels.route import FIRST, LAST, Route, cannot, choose, declare
@@ -120,7 +121,7 @@ def reduce(x: Tensor, op: str, axis: Axis = None, keepdims: bool = False, map: s
         dtype = INT64
     if op in ("max", "min") and layout.size_of(x.shape) == 0:
         _refuse_empty(op, x, axis)
-    return fold_chain(chain, op, (x,), axis, keepdims, dtype, compute=compute_dtype(dtype))
+    return run_fold(Fold(chain, op, axis, keepdims, (dtype,), compute=compute_dtype(dtype)), (x,))[0]
 
 
 def _refuse_empty(op: str, x: Tensor, axis: Axis) -> None:
@@ -225,7 +226,7 @@ def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     if not is_float(x.dtype):
         total = sum(x, axis, keepdims)
         return elementwise.div(total.astype(_float_for(x.queue)), n)
-    return fold_chain(IDENTITY, "sum", (x,), axis, keepdims, x.dtype, "mean", n)
+    return run_fold(Fold(IDENTITY, "sum", axis, keepdims, (x.dtype,), "mean"), (x,), divisor=n)[0]
 
 
 def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
@@ -245,25 +246,26 @@ def _spread(x: Tensor, axis: Axis, keepdims: bool, correction: float, final: str
     if k:
         chain = _row_chain("std" if final == "root" else "var", k, keepdims)
         return run_rows(chain, compute_dtype(x.dtype), (x.dtype,), (x,), (divisor,))[0]
-    return fold_chain(_DEVIATION, "sum", (x, _center(x, axis)), axis, keepdims, x.dtype, final, divisor)
+    fold = Fold(_DEVIATION, "sum", axis, keepdims, (x.dtype,), final)
+    return run_fold(fold, (x, _center(x, axis)), divisor=divisor)[0]
 
 
 def _center(x: Tensor, axis: Axis) -> Tensor:
     """The mean in the compute type, with its axes kept."""
     n = _count("mean", x.shape, axis)
-    return fold_chain(IDENTITY, "sum", (x,), axis, True, compute_dtype(x.dtype), "mean", n)
+    return run_fold(Fold(IDENTITY, "sum", axis, True, (compute_dtype(x.dtype),), "mean"), (x,), divisor=n)[0]
 
 
 def any(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element over `axis` is not zero (NaN is not zero); bool."""
     _count("any", x.shape, axis)
-    return fold_chain(_TRUTH, "max", (x,), axis, keepdims, BOOL)
+    return run_fold(Fold(_TRUTH, "max", axis, keepdims, (BOOL,)), (x,))[0]
 
 
 def all(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether every element over `axis` is not zero; bool."""
     _count("all", x.shape, axis)
-    return fold_chain(_TRUTH, "min", (x,), axis, keepdims, BOOL)
+    return run_fold(Fold(_TRUTH, "min", axis, keepdims, (BOOL,)), (x,))[0]
 
 
 _TRUTH = Chain("netcl_truth", ("v0",), (), (("y", "NE", ("v0", "0")),), ("y",))
@@ -297,7 +299,7 @@ def _extreme_place(x: Tensor, op: str, axis: int | None, keepdims: bool) -> Tens
             raise ShapeError(
                 f"arg{op}: expected at most {INT32_POSITIONS} elements where there is no float64, got {n}."
             )
-    return fold_chain(IDENTITY, f"arg{op}", (x,), axis, keepdims, INT64, compute=compute)
+    return run_fold(Fold(IDENTITY, f"arg{op}", axis, keepdims, (INT64,), compute=compute), (x,))[0]
 
 
 def _numpy_place(a: np.ndarray, op: str, axis: int | None, keepdims: bool) -> np.ndarray:
@@ -312,9 +314,9 @@ def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     if k:
         return run_rows(_row_chain("logsumexp", k, keepdims), compute, (x.dtype,), (x,))[0]
     if count == 0:
-        return fold_chain(IDENTITY, "max", (x,), axis, keepdims, x.dtype)
+        return run_fold(Fold(IDENTITY, "max", axis, keepdims, (x.dtype,)), (x,))[0]
     best = reduce(x, "max", axis, True)
-    total = fold_chain(_EXP_BELOW, "sum", (x, best), axis, True, compute)
+    total = run_fold(Fold(_EXP_BELOW, "sum", axis, True, (compute,)), (x, best))[0]
     y = run(_LOG_ABOVE, compute, (x.dtype,), (total, best))[0]
     return y if keepdims else y.reshape(reduced(x.shape, axis))
 
@@ -337,7 +339,7 @@ def norm(x: Tensor, ord: float = 2, axis: Axis = None, keepdims: bool = False) -
     if ord == 1:
         return reduce(x, "sum", axis, keepdims, map="abs")
     if ord == 2:
-        return fold_chain(map_chain("square"), "sum", (x,), axis, keepdims, x.dtype, "root" if x.size else "", 1.0)
+        return run_fold(Fold(map_chain("square"), "sum", axis, keepdims, (x.dtype,), "root" if x.size else ""), (x,))[0]
     if ord == np.inf:
         return reduce(x, "max", axis, keepdims, map="abs")
     raise ShapeError(f"norm: expected ord 1, 2 or inf, got {ord!r}.")
@@ -365,15 +367,15 @@ def extreme_grad(g: Tensor, x: Tensor, y: Tensor, axis: Axis = None) -> Tensor:
     """Gradient of max or min: g shared evenly among the elements equal to the result."""
     axes = layout.as_axes("max", axis, x.ndim)
     y = _kept(y, x.shape, axes)
-    ties = fold_chain(_HIT, "sum", (x, y), axis, True, compute_dtype(g.dtype), compute=compute_dtype(x.dtype))
+    ties = run_fold(Fold(_HIT, "sum", axis, True, (compute_dtype(g.dtype),), compute=compute_dtype(x.dtype)), (x, y))[0]
     return _grad(_SHARE, g, (x, y, ties), axis, x.shape)
 
 
 def prod_grad(g: Tensor, x: Tensor, axis: Axis = None) -> Tensor:
     """Gradient of prod: g times the product of the other elements, exact where elements are zero."""
     compute = compute_dtype(x.dtype)
-    zeros = fold_chain(_IS_ZERO, "sum", (x,), axis, True, compute)
-    others = fold_chain(_NOT_ZERO, "prod", (x,), axis, True, compute)
+    zeros = run_fold(Fold(_IS_ZERO, "sum", axis, True, (compute,)), (x,))[0]
+    others = run_fold(Fold(_NOT_ZERO, "prod", axis, True, (compute,)), (x,))[0]
     return _grad(_PROD_GRAD, g, (x, zeros, others), axis, x.shape)
 
 

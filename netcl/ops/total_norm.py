@@ -21,7 +21,8 @@ from netcl.core.kernels import dialect
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion import many
-from netcl.fusion.chain import Chain, run
+from netcl.fusion.chain import Chain
+from netcl.fusion.map import run
 from netcl.ops import elementwise, reduction
 
 # Of a compute type: above `high` elements are scaled by `down`, below `low` by `up`. 2^31 squares do not overflow.

@@ -11,7 +11,8 @@ from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import DTypeError, GradientError
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor
-from netcl.fusion.chain import Chain, run
+from netcl.fusion.chain import Chain
+from netcl.fusion.map import run
 from netcl.ops.total_norm import total_norm
 from netcl.ops.update import update
 from netcl.optim.optimizer import listed

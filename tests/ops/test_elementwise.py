@@ -13,7 +13,7 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE, Primitive
 from netcl.core.tensor import Tensor
-from netcl.fusion.chain import source_of
+from netcl.fusion.map import source_of
 from netcl.ops import elementwise
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -3.5, 2.5, 88.0, -88.0, 0.5, -0.5], np.float32)

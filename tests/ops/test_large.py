@@ -10,8 +10,10 @@ from families import FAMILIES, POSING, queue_of
 from netcl.core.device import manager
 from netcl.core.dtypes import FLOAT32, INT64
 from netcl.core.tensor import Tensor
-from netcl.fusion import chain, fold, rows
+from netcl.fusion import fold, map, rows
+from netcl.fusion.chain import Chain
 from netcl.kernels import windows as strips
+from netcl.kernels.grid import reach
 from netcl.ops import elementwise as E
 from netcl.ops import reduction
 from netcl.ops.index.pick import take
@@ -92,8 +94,8 @@ def test_products_and_rows_by_index(large):
 
 # -- plans -------------------------------------------------------------------------------------------------------------
 
-COPY = chain.Chain("copy", ("v0",), (), (("v1", "ADD", ("v0", "1")),), ("v1",))
-ROW_SUMS = chain.Chain("row_sums", ("v0",), (), (("v1", "SUM", ("v0",)),), ("v1",), ("drop",), 1)
+COPY = Chain("copy", ("v0",), (), (("v1", "ADD", ("v0", "1")),), ("v1",))
+ROW_SUMS = Chain("row_sums", ("v0",), (), (("v1", "SUM", ("v0",)),), ("v1",), ("drop",), 1)
 STARTS = (0, 8, (1 << 28) - 8, 1 << 28, 1 << 31, (1 << 31) + 8)  # of three plans: near, among the next 2^28, far
 
 
@@ -110,8 +112,8 @@ def view(queue, start, step=4):
 
 def test_maps_of_far_views_take_long_positions(posing):
     views = [[view(posing, start)] for start in STARTS]
-    plans = [chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), x) for x in views]
-    kernels = [chain.kernel_of(posing, COPY, FLOAT32, (FLOAT32,), x) for x in views]
+    plans = [map.plan_of(posing, COPY, FLOAT32, (FLOAT32,), x) for x in views]
+    kernels = [map.kernel_of(posing, COPY, FLOAT32, (FLOAT32,), x) for x in views]
     assert [INT64 in k.types for k in kernels] == [False] * 4 + [True] * 2
     assert plans[0] is plans[1] is plans[2]
     assert plans[4] is plans[5]
@@ -121,11 +123,11 @@ def test_maps_of_far_views_take_long_positions(posing):
 def test_a_plan_reaches_from_wherever_its_views_start(posing, step):
     """Near 2^31 elements: a view that ends just before them has the plan of one that starts, and ends, later."""
     x, later = view(posing, 0, step), view(posing, (1 << 28) - 8, step)
-    plan = chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [x])
-    assert plan is chain.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [later])
-    kernel = chain.kernel_of(posing, COPY, FLOAT32, (FLOAT32,), [x])
-    assert INT64 in kernel.types or chain.reach(later) < 1 << 31
-    assert rows._walk(ROW_SUMS, FLOAT32, (FLOAT32,), [x], posing).form.wide or chain.reach(later) < 1 << 31
+    plan = map.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [x])
+    assert plan is map.plan_of(posing, COPY, FLOAT32, (FLOAT32,), [later])
+    kernel = map.kernel_of(posing, COPY, FLOAT32, (FLOAT32,), [x])
+    assert INT64 in kernel.types or reach(later) < 1 << 31
+    assert rows._walk(posing, ROW_SUMS, FLOAT32, (FLOAT32,), [x])[0].wide or reach(later) < 1 << 31
 
 
 def test_far_views_are_planned_anew(posing, monkeypatch):
@@ -136,7 +138,7 @@ def test_far_views_are_planned_anew(posing, monkeypatch):
         rows.run_rows(ROW_SUMS, FLOAT32, (FLOAT32,), [view(posing, start)])
     assert len(made) == 3
     for start in STARTS:
-        fold.fold_chain(fold.IDENTITY, "sum", [view(posing, start)], 1, False, FLOAT32)
+        fold.run_fold(fold.Fold(fold.IDENTITY, "sum", 1, False, (FLOAT32,)), [view(posing, start)])[0]
     assert len(made) == 6
     posing.netcl_state.plans.clear()
 

@@ -8,8 +8,10 @@ import pytest
 
 from netcl.core.backend import opencl
 from netcl.core.device.profile import override_profile, profile_of
+from netcl.core.dtypes import FLOAT32
 from netcl.core.tensor import Tensor
 from netcl.fusion import many as multi
+from netcl.fusion.walk import Operand, Walk
 from netcl.kernels.signature import signature
 from netcl.ops.total_norm import total_norm
 from netcl.ops.update import Updater, update
@@ -123,7 +125,7 @@ def test_an_empty_tensor_takes_no_part(queue):
 def test_arguments_fit_the_device(cl_queue):
     assert multi.slots(cl_queue) == 48
     body = Updater("adam_amsgrad", [Tensor.ones(cl_queue, (3,), "float16")]).row.body(True, True)
-    source = multi.render(body, multi.Form(np.dtype(np.float16), 48, True, 8))
+    source = multi.render(body, Walk(FLOAT32, True, 8, (Operand(np.dtype(np.float16), "vector"),) * 48))
     types = signature(source, f"netcl_{body.name}").types
     size = sum(8 if t is None else t.itemsize for t in types)
     assert size <= cl_queue.device.max_parameter_size

@@ -15,7 +15,7 @@ from netcl.core.dtypes import SUPPORTED
 from netcl.core.errors import DTypeError, NumberOutOfRange
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.tensor import Tensor
-from netcl.fusion.chain import source_of
+from netcl.fusion.map import source_of
 from netcl.ops import elementwise, promotion
 
 INTEGERS = ("int8", "uint8", "int32", "int64")

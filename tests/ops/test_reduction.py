@@ -409,8 +409,9 @@ def test_many_folds_at_once_fit_in_local_memory(cl_queue, dtype):
     small = dataclasses.replace(profile_of(cl_queue), kind="gpu", max_work_group=256, local_mem=32 << 10)
     with override_profile(cl_queue, small):
         tensors, types = [Tensor.from_host(cl_queue, x)], (np.dtype(dtype),) * 12
-        group = fold._walk(chain, "sum", tensors, x.shape, (0,), types[0], types, "").local[0]
-        sums = fold.fold_chains(chain, "sum", tensors, 0, False, types)
+        what = fold.Fold(chain, "sum", 0, False, types, compute=types[0])
+        group = fold._walk(what, tensors, fold._facts(what, tensors)).text.walk.group
+        sums = fold.run_fold(what, tensors)
     assert group * 12 * 4 * x.itemsize <= small.local_mem
     for k, found in enumerate(sums, 1):
         np.testing.assert_allclose(found.to_host(), (x.astype(np.float64) + k).sum(0), rtol=1e-5)

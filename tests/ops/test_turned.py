@@ -6,7 +6,7 @@ from families import FAMILIES, POSING, queue_of
 
 from netcl.core.dtypes import FLOAT32
 from netcl.core.tensor import Tensor
-from netcl.fusion import chain
+from netcl.fusion import map
 from netcl.ops import elementwise
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "bool", "int32", "int64"]
@@ -78,7 +78,7 @@ def test_special_values_pass(every_queue):
 
 def test_far_positions(every_queue, monkeypatch):
     """The same with 64-bit index arithmetic."""
-    monkeypatch.setattr(chain, "FAR", 1)
+    monkeypatch.setattr(map, "FAR", 1)
     x = numbers((2, 24, 40), "float32") + np.float32(0.5)
     t = Tensor.from_host(every_queue, x)
     check(elementwise.mul(t.permute(0, 2, 1), 3), x.transpose(0, 2, 1) * 3)
@@ -90,7 +90,7 @@ def test_which_are_turned():
 
     def form(shape, start, dtype):
         x = Tensor(None, shape, (1, 64), start, np.dtype(dtype), queue)
-        return chain._walk(shape, FLOAT32, (x.dtype,), [x], None, queue).form
+        return map._walk(queue, shape, FLOAT32, (x.dtype,), [x])[0]
 
     single, half, inside = form((64, 32), 0, "float32"), form((64, 32), 0, "float16"), form((64, 32), 2, "float32")
     assert {f.inputs[0].access for f in (single, half, inside)} == {"turned"}

@@ -22,21 +22,12 @@ from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
 from netcl.core.queue import Plans
 from netcl.core.tensor import Tensor
-from netcl.fusion.chain import run
-from netcl.fusion.fold import fold_chain, fold_chains
-from netcl.fusion.render import COUNT, REDUCTIONS, Chain, Line
+from netcl.fusion.chain import COUNT, REDUCTIONS, Chain, Line
+from netcl.fusion.fold import Fold, run_fold
+from netcl.fusion.map import run
 from netcl.fusion.rows import run_rows
 
 REDUCE = ("sum", "mean", "max", "min", "logsumexp")
-
-
-class Fold(NamedTuple):
-    """A sum or mean that ends a step."""
-
-    op: str
-    axes: Shape
-    keepdims: bool
-    length: int
 
 
 class Launch(NamedTuple):
@@ -47,7 +38,7 @@ class Launch(NamedTuple):
     numbers: tuple[Any, ...]
     dtypes: tuple[DType, ...]
     targets: tuple[int, ...]
-    axes: Shape  # of a fold over these axes, which may store some targets unfolded; empty for a map or rows
+    fold: Fold | None  # which may store some targets unfolded; None for a map or rows
     expand: bool  # the inputs alone do not span the step's shape
 
 
@@ -82,7 +73,8 @@ class FusedStep:
         self.title = f"{name} ({' '.join(n.op_name for n in nodes)})"  # for messages
         self.shape, self.compute, self.axes, self.aligned = shape, compute, axes, aligned
         self.numbers_as_arguments = numbers_as_arguments
-        self.fold = self._fold()
+        self.over = self._over()
+        self.length = float(max(layout.size_of(tuple(shape[a] for a in self.over)), 1))
         self.dtypes = tuple(n.dtype for n in self.outputs)
         self.rows = (*shape[: len(shape) - axes], *(1,) * axes)
         self.reshaped = tuple(i for i, x in enumerate(self.leaves) if id(x) in aligned)
@@ -96,19 +88,23 @@ class FusedStep:
         kinds = tuple(self.kind(n) for n in self.outputs) if axes else ()
         self.chain = Chain(name, tuple(self.body.inputs), tuple(scalars), lines, tuple(ends), kinds, axes)
         self.numbers = tuple(self.body.scalars[s] for s in scalars)
+        self.fold = self._fold() if self.over else None
 
-    def _fold(self) -> Fold | None:
+    def _over(self) -> Shape:
+        """The axes of the sum or mean that ends a map; none where it has no such end."""
         last = self.outputs[0]
         if self.axes or last.op_name not in REDUCE:
-            return None
-        source, axis = last.inputs[0], last.attrs.get("axis")
-        axes = layout.as_axes(last.op_name, axis, source.ndim)
-        count = layout.size_of(tuple(source.shape[a] for a in axes))
-        return Fold(last.op_name, axes, bool(last.attrs.get("keepdims", False)), count)
+            return ()
+        return layout.as_axes(last.op_name, last.attrs.get("axis"), last.inputs[0].ndim)
+
+    def _fold(self) -> Fold:
+        last = self.outputs[0]
+        final, keepdims = "mean" if last.op_name == "mean" else "", bool(last.attrs.get("keepdims", False))
+        return Fold(self.chain, "sum", self.over, keepdims, self.dtypes, final, self.compute)
 
     def _root(self, node: TraceNode) -> str:
         """The variable to write for an output: of a fold, its argument."""
-        return self.variables[id(node.inputs[0])] if self.fold else self.variables[id(node)]
+        return self.variables[id(node.inputs[0])] if self.over else self.variables[id(node)]
 
     def kind(self, node: TraceNode) -> str:
         """What an output is in a row step: "full", "keep" or "drop"."""
@@ -131,7 +127,7 @@ class FusedStep:
         names = {id(x): body.input() for x in self.leaves}
         body.given = [body.input() for _ in given]
         for node in self.nodes:
-            if self.fold and node is self.outputs[0]:
+            if self.over and node is self.outputs[0]:
                 continue
             names[id(node)] = body.emit(node, self._arguments(body, names, node))
         return body, names
@@ -158,11 +154,7 @@ class FusedStep:
         if self.reshaped:
             tensors = self._as_rows(tensors)
         if self.fold:
-            op, axes, keepdims, count = self.fold
-            final = "mean" if op == "mean" else ""
-            y = fold_chain(self.chain, "sum", tensors, axes, keepdims, self.dtypes[0], final, float(max(count, 1)),
-                           numbers, self.compute)  # fmt: skip
-            return (y,), ()
+            return run_fold(self.fold, tensors, numbers, self.length), ()
         if not self.axes:
             return run(self.chain, self.compute, self.dtypes, tensors, numbers), ()
         if not save:
@@ -246,7 +238,8 @@ class FusedStep:
         spanned = layout.broadcast_shapes(*(self.shape_of(s) for s in where))
         dtypes = tuple(self.leaves[i].dtype for i in targets)
         numbers = tuple(body.scalars[s] for s in scalars)
-        return Launch(chain, where, numbers, dtypes, tuple(targets), axes, spanned != self.shape)
+        fold = Fold(chain, "sum", axes, False, dtypes, compute=self.compute) if axes else None
+        return Launch(chain, where, numbers, dtypes, tuple(targets), fold, spanned != self.shape)
 
     def shape_of(self, source: tuple[str, int]) -> Shape:
         """The shape in which an input of a backward launch takes part."""
@@ -259,8 +252,8 @@ class FusedStep:
 
     def _upstream_shape(self, j: int) -> Shape:
         """The shape in which output `j`'s gradient takes part."""
-        if self.fold:
-            return tuple(1 if a in self.fold.axes else n for a, n in enumerate(self.shape))
+        if self.over:
+            return tuple(1 if a in self.over else n for a, n in enumerate(self.shape))
         return self.rows if self.axes and id(self.outputs[j]) in self.aligned else self.outputs[j].shape
 
     def backward(
@@ -298,9 +291,8 @@ class FusedStep:
 
     def _run(self, launch: Launch, inputs: Sequence[Tensor], floats: Sequence[float]) -> Sequence[Tensor]:
         numbers = resolve(launch.numbers, floats)
-        if launch.axes:
-            chain, axes, dtypes = launch.chain, launch.axes, launch.dtypes
-            return fold_chains(chain, "sum", inputs, axes, False, dtypes, scalars=numbers, compute=self.compute)
+        if launch.fold is not None:
+            return run_fold(launch.fold, inputs, numbers)
         start = run_rows if launch.chain.axes else run
         return start(launch.chain, self.compute, launch.dtypes, inputs, numbers)
 
@@ -330,8 +322,8 @@ class _Gradients:
         for j, g in upstream.items():
             node = step.outputs[j]
             if step.fold:
-                if step.fold.op == "mean":
-                    g = body.call("MUL", g, body.argument(1.0 / max(step.fold.length, 1)))
+                if step.fold.final:
+                    g = body.call("MUL", g, body.argument(1.0 / step.length))
                 self._add(self.full, node.inputs[0], g)
             else:
                 self._add(self.row if step.is_row(node) else self.full, node, g)

@@ -16,7 +16,7 @@ from netcl.autograd.jit.primitive import primitive_of
 from netcl.autograd.jit.trace import Scalar, TraceNode
 from netcl.core.errors import BuildError
 from netcl.core.kernels import dialect
-from netcl.fusion.render import COUNT, Line, number
+from netcl.fusion.chain import COUNT, Line, number
 from netcl.ops import reduction  # noqa: F401  (defines HIT and SHARE)
 
 _SUFFIX = re.compile(r"(?<![\w.])(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)[fF](?!\w)")

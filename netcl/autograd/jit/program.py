@@ -26,7 +26,7 @@ from netcl.core.layout import Shape
 from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
-from netcl.fusion.chain import plan_of
+from netcl.fusion.map import plan_of
 from netcl.kernels.route import Decision
 
 

@@ -12,9 +12,10 @@ from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
-from netcl.fusion import chain as chains
-from netcl.fusion import fold, rows
-from netcl.fusion.render import Chain, render_python
+from netcl.fusion import fold as folds
+from netcl.fusion import map, rows
+from netcl.fusion.chain import Chain, render_python
+from netcl.fusion.fold import Fold
 from netcl.kernels.explain import lines_of
 
 FREE = ("reshape", "permute", "expand", "squeeze", "unsqueeze", "getitem", "stop_gradient")  # views move nothing
@@ -73,7 +74,7 @@ def _fused(step: FusedStep) -> str:
 
 
 def _kind(launch: Launch) -> str:
-    if launch.axes:
+    if launch.fold is not None:
         return "map and fold" if "full" in launch.chain.kinds else "fold"
     return "rows" if launch.chain.axes else "map"
 
@@ -104,17 +105,21 @@ def backward_source(step: FusedStep, launch: Launch) -> str:
     facts = [(step.shape_of(s), dtypes[s[0]][s[1]] if s[0] in dtypes else step.compute) for s in launch.sources]
     if launch.expand:
         facts[0] = (step.shape, facts[0][1])
-    return _source(step, launch.chain, launch.dtypes, facts, launch.axes)
+    return _source(step, launch.chain, launch.dtypes, facts, launch.fold)
 
 
 def _source(
-    step: FusedStep, chain: Chain, dtypes: Sequence[DType], facts: Sequence[tuple[Shape, DType]], axes: Shape = ()
+    step: FusedStep,
+    chain: Chain,
+    dtypes: Sequence[DType],
+    facts: Sequence[tuple[Shape, DType]],
+    fold: Fold | None = None,
 ) -> str:
     queue = step.leaves[0].queue
     if isinstance(queue, CPUQueue):
         return render_python(chain)
     tensors = [Tensor(None, shape, layout.contiguous_strides(shape), 0, dtype, queue) for shape, dtype in facts]
-    if axes:
-        return fold.source_of(chain, "sum", tensors, axes, dtypes, step.compute)
-    source = rows.source_of if chain.axes else chains.source_of
+    if fold is not None:
+        return folds.source_of(fold, tensors)
+    source = rows.source_of if chain.axes else map.source_of
     return source(queue, chain, step.compute, tuple(dtypes), tensors)

@@ -22,7 +22,7 @@ from netcl.core.layout import Shape
 from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.fusion.chain import Chain
-from netcl.fusion.fold import fold_chain
+from netcl.fusion.fold import Fold, run_fold
 from netcl.kernels import sources
 from netcl.kernels.grid import START, is_wide, like, line_of, matrix_of
 from netcl.kernels.plans import remember
@@ -243,7 +243,7 @@ def isin(x: Tensor, values: Tensor) -> Tensor:
     if x.size == 0 or values.size == 0:
         return Tensor.zeros(x.queue, x.shape, BOOL)
     pairs = (x.unsqueeze(-1), values.reshape(-1))
-    return fold_chain(_ISIN, "max", pairs, -1, False, BOOL).reshape(x.shape)
+    return run_fold(Fold(_ISIN, "max", -1, False, (BOOL,)), pairs)[0].reshape(x.shape)
 
 
 def _numpy_isin(x: np.ndarray, values: np.ndarray) -> np.ndarray:

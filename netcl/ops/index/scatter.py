@@ -21,7 +21,7 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, same_queue
-from netcl.fusion.chain import is_aligned
+from netcl.fusion.walk import is_aligned
 from netcl.kernels import route, sources
 from netcl.kernels.grid import is_wide, like, line_of
 from netcl.kernels.plans import remember
@@ -214,7 +214,7 @@ def _runs_plan(job: Addition, keys: Tensor, whole: bool) -> tuple[Launch[Tensor]
     """
     src, x, queue, (outer, count, cols), n = job.src, job.x, job.src.queue, job.src.shape, job.shape[job.axis]
     profile, compute, size = profile_of(queue), compute_dtype(src.dtype), layout.size_of(job.shape)
-    aligned = is_aligned((src,), (src.strides,)) and (x is None or x.offset % 4 == 0)
+    aligned = is_aligned((src,), (src.strides[:-1],)) and (x is None or x.offset % 4 == 0)
     vector = 4 if whole and cols % 4 == 0 and src.strides[2] == 1 and aligned else 1
     columns, span = cols // vector, max(32, isqrt(count) // 3)
     lanes, blocks, rows = outer * columns, count // span, outer * n

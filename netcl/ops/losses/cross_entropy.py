@@ -23,8 +23,8 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, same_queue
+from netcl.fusion.chain import Chain
 from netcl.fusion.formula import formula
-from netcl.fusion.render import Chain
 from netcl.fusion.rows import run_rows
 from netcl.kernels.plans import remember
 from netcl.ops import reduction as reduction_ops

@@ -21,7 +21,9 @@ from netcl.core.layout import Shape
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
-from netcl.fusion.chain import OPTIONS, Chain, kernel_of, run
+from netcl.fusion.chain import Chain
+from netcl.fusion.map import kernel_of, run
+from netcl.fusion.render import OPTIONS
 from netcl.kernels import sources
 from netcl.kernels.program import program
 from netcl.ops.elementwise import contiguous

@@ -20,10 +20,10 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import Primitive
 from netcl.core.tensor import Tensor, same_queue
-from netcl.fusion.chain import run
-from netcl.fusion.fold import fold_chain
+from netcl.fusion.chain import Chain, Line
+from netcl.fusion.fold import Fold, run_fold
 from netcl.fusion.formula import formula
-from netcl.fusion.render import Chain, Line
+from netcl.fusion.map import run
 from netcl.fusion.rows import run_rows
 from netcl.ops.losses.cross_entropy import Saved, arranged, operands
 from netcl.ops.losses.labels import Labelled, finish
@@ -79,7 +79,9 @@ def _value_and_mean(name: str, operands: Sequence[Operand], reduction: str, attr
         return run(chain, compute_dtype(dtype), (dtype,), tensors, numbers)[0]
     divisor = _divisor(shape, reduction)
     final = "" if reduction == "sum" else "mean"
-    return fold_chain(chain, "sum", tensors, None, False, dtype, final, divisor, numbers, compute_dtype(dtype))
+    return run_fold(Fold(chain, "sum", None, False, (dtype,), final, compute_dtype(dtype)), tensors, numbers, divisor)[
+        0
+    ]
 
 
 def result_shape(name: str, x: Any, target: Any, weight: Any = 1.0) -> layout.Shape:

@@ -1,10 +1,10 @@
-// reduce.cl: out[kept] = FINAL(fold over the reduced axes of VALUE), the value being a fused elementwise chain.
+// fold.cl: out[kept] = FINAL(fold over the reduced axes of VALUE), the value being a fused elementwise chain.
 //
 //   axes:     kept (decoded by KEPT)  |  walked (decoded by WALK)  |  inner (vectors of W lanes, at step i_<operand>)
 //   ROWS:     inner is reduced; the lanes are folded at the end;      out[row * parts + part]
-//   otherwise inner is kept, a lane per column (COLUMNS);             out[(row * parts + part) * n + column]
+//   otherwise inner is kept, a lane per column (COLUMNS);             out[(row * parts + part) * cols + column]
 //
-// PLAIN (CPU devices): local size 1, no barriers; an item folds `unit` rows, or 8 vectors of columns, in blocks so that
+// ON_CPU (CPU devices): local size 1, no barriers; an item folds `unit` rows, or 8 vectors of columns, in blocks so that
 // rounding errors stay small. Else: groups of WG; `unit` items share a row (or a run of columns) and fold through a tree in
 // local memory. Long reductions are cut into `parts` along outer (by `ostep`) and inner (by `istep`, `iparts` of them); a
 // second launch folds the parts. Several values may be folded at once, `EACH` naming their numbers (`STORED` of those that
@@ -56,7 +56,7 @@
     }
 STORED(LANES_ONE)
 
-#if defined(PLAIN) && defined(ROWS)
+#if defined(ON_CPU) && defined(ROWS)
 #define BLOCK 4096      // elements folded into four vectors before the row's total takes them
 
 __kernel void NAME(PARAMETERS) {
@@ -64,7 +64,7 @@ __kernel void NAME(PARAMETERS) {
     I r = (I)get_global_id(0) * unit;
     const I end = LEAST(r + unit, rows), part = get_global_id(1);
     const I q0 = part / iparts * ostep, c0 = part % iparts * istep;
-    const I q1 = LEAST(q0 + ostep, outer), c1 = LEAST(c0 + istep, n);
+    const I q1 = LEAST(q0 + ostep, outer), c1 = LEAST(c0 + istep, cols);
     for (; r < end; r++) {
         KEPT(r)
         A total;
@@ -76,14 +76,14 @@ __kernel void NAME(PARAMETERS) {
                 A acc0, acc1, acc2, acc3;
                 START(acc0) START(acc1) START(acc2) START(acc3)
                 for (; at + 4 * W <= stop; at += 4 * W) {
-                    STEP(acc0, at, q * n + at)
-                    STEP(acc1, at + W, q * n + at + W)
-                    STEP(acc2, at + 2 * W, q * n + at + 2 * W)
-                    STEP(acc3, at + 3 * W, q * n + at + 3 * W)
+                    STEP(acc0, at, q * cols + at)
+                    STEP(acc1, at + W, q * cols + at + W)
+                    STEP(acc2, at + 2 * W, q * cols + at + 2 * W)
+                    STEP(acc3, at + 3 * W, q * cols + at + 3 * W)
                 }
-                for (; at + W <= stop; at += W) STEP(acc0, at, q * n + at)
+                for (; at + W <= stop; at += W) STEP(acc0, at, q * cols + at)
                 if (at < stop) {
-                    PART(acc1, at, q * n + at, (int)(stop - at))
+                    PART(acc1, at, q * cols + at, (int)(stop - at))
                     at = stop;
                 }
                 JOIN(acc0, acc1) JOIN(acc2, acc3) JOIN(acc0, acc2) JOIN(total, acc0)
@@ -93,7 +93,7 @@ __kernel void NAME(PARAMETERS) {
     }
 }
 
-#elif defined(PLAIN)
+#elif defined(ON_CPU)
 
 __kernel void NAME(PARAMETERS) {
     SCALARS
@@ -102,8 +102,8 @@ __kernel void NAME(PARAMETERS) {
     const I f0 = part * ostep, f1 = LEAST(f0 + ostep, outer);
     for (; r < end; r++) {
         KEPT(r)
-        const I place = (r * parts + part) * n;
-        if (at + 8 * W <= n) {
+        const I place = (r * parts + part) * cols;
+        if (at + 8 * W <= cols) {
             A acc0, acc1, acc2, acc3, acc4, acc5, acc6, acc7;
             START(acc0) START(acc1) START(acc2) START(acc3) START(acc4) START(acc5) START(acc6) START(acc7)
             for (I f = f0; f < f1; f++) {
@@ -121,15 +121,15 @@ __kernel void NAME(PARAMETERS) {
             STORE(acc7, place + at + 7 * W)
             continue;
         }
-        for (I c0 = at; c0 < n; c0 += W) {
+        for (I c0 = at; c0 < cols; c0 += W) {
             A acc;
             START(acc)
-            if (c0 + W <= n) {
+            if (c0 + W <= cols) {
                 for (I f = f0; f < f1; f++) { WALK(f) STEP(acc, c0, f) }
                 STORE(acc, place + c0)
             } else {
-                for (I f = f0; f < f1; f++) { WALK(f) PART(acc, c0, f, (int)(n - c0)) }
-                TAIL(acc, place + c0, n - c0)
+                for (I f = f0; f < f1; f++) { WALK(f) PART(acc, c0, f, (int)(cols - c0)) }
+                TAIL(acc, place + c0, cols - c0)
             }
         }
     }
@@ -174,7 +174,7 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void NAME(PARAMETERS) {
     const I groups = (rows + per - 1) / per, g = get_group_id(0), part = g / groups;
     const I r = (g - part * groups) * per + lid / (int)unit;
     const I q0 = part / iparts * ostep, c0 = part % iparts * istep;
-    const I q1 = LEAST(q0 + ostep, outer), c1 = LEAST(c0 + istep, n);
+    const I q1 = LEAST(q0 + ostep, outer), c1 = LEAST(c0 + istep, cols);
     if (r < rows) {
         KEPT(r)
 #if WALK_RANK == 0
@@ -191,14 +191,14 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void NAME(PARAMETERS) {
         const I wide = (c1 - c0 + W - 1) / W, stop = q1 * wide, down = unit / wide, right = unit - down * wide;
         I j = q0 * wide + lane, q = q0 + lane / wide, x = lane % wide;
 #define NEXT j += unit; q += down; x += right; if (x >= wide) { x -= wide; q++; }
-#define WHOLE(acc) { const I at = c0 + x * W; WALK(q) STEP(acc, at, q * n + at) } NEXT
+#define WHOLE(acc) { const I at = c0 + x * W; WALK(q) STEP(acc, at, q * cols + at) } NEXT
         if ((c1 - c0) % W == 0)
             while (j + 3 * unit < stop) { WHOLE(SUM0) WHOLE(SUM1) WHOLE(SUM2) WHOLE(total) }
         while (j < stop) {
             const I at = c0 + x * W;
             WALK(q)
-            if (at + W <= c1) STEP(total, at, q * n + at)
-            else PART(total, at, q * n + at, (int)(c1 - at))
+            if (at + W <= c1) STEP(total, at, q * cols + at)
+            else PART(total, at, q * cols + at, (int)(c1 - at))
             NEXT
         }
 #endif
@@ -208,13 +208,13 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void NAME(PARAMETERS) {
     if (lane == 0 && r < rows) STORE_FOLDED(total, r * parts + part)
 #else
     const int across = (int)unit, x = lid % across, y = lid / across, step = WG / across;
-    const I blocks = (n + across * W - 1) / (across * W), g = get_group_id(0);
+    const I blocks = (cols + across * W - 1) / (across * W), g = get_group_id(0);
     const I q = g / blocks, part = q / rows, r = q - part * rows, at = ((g - q * blocks) * across + x) * W;
     const I f1 = LEAST((part + 1) * ostep, outer);
     I f = part * ostep + y;
-    if (at < n) {
+    if (at < cols) {
         KEPT(r)
-        if (at + W <= n) {
+        if (at + W <= cols) {
             for (; f + 3 * step < f1; f += 4 * step) {
                 { WALK(f) STEP(SUM0, at, f) }
                 { WALK(f + step) STEP(SUM1, at, f + step) }
@@ -223,15 +223,15 @@ __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void NAME(PARAMETERS) {
             }
             for (; f < f1; f += step) { WALK(f) STEP(total, at, f) }
         } else {
-            for (; f < f1; f += step) { WALK(f) PART(total, at, f, (int)(n - at)) }
+            for (; f < f1; f += step) { WALK(f) PART(total, at, f, (int)(cols - at)) }
         }
     }
     JOIN_SUMS
     TREE(lid, WG, across)
-    if (y == 0 && at < n) {
-        const I place = (r * parts + part) * n + at;
-        if (at + W <= n) STORE(total, place)
-        else TAIL(total, place, n - at)
+    if (y == 0 && at < cols) {
+        const I place = (r * parts + part) * cols + at;
+        if (at + W <= cols) STORE(total, place)
+        else TAIL(total, place, cols - at)
     }
 #endif
 }
