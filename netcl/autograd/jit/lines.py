@@ -185,7 +185,8 @@ class Body:
         if len(texts) != len(args):
             raise BuildError(f"{name}: expected {len(args)} gradients from its primitive, got {len(texts)}.")
         names = [*args, g, out]
-        return [self.expression(f"backward of {name}", t, names) if t else None for t in texts]
+        needed = zip(texts, [isinstance(x, TraceNode) for x in node.inputs], strict=True)
+        return [self.expression(f"backward of {name}", t, names) if t and need else None for t, need in needed]
 
     def cone(self, outputs: Sequence[str]) -> tuple[tuple[Line, ...], list[str], list[str]]:
         """The lines, inputs and scalars that `outputs` need."""

@@ -75,7 +75,7 @@ class Planner:
             primitive = primitive_of(node.op_name)
             placed = primitive is not None and primitive.fusible
             if placed:
-                self.compute[id(node)] = shapes.compute_type(_base(node), _operands(node), node.queue, node.attrs)[0]
+                self.compute[id(node)] = shapes.compute_type(node.op_name, node.inputs, node.queue, node.attrs)[0]
                 self._join(node)
         if not placed:
             self._call(node)
@@ -341,23 +341,6 @@ def _is_row(group: Group, node: TraceNode) -> bool:
 
 def _only_adds_axes(key: Any) -> bool:
     return all(k is None or k is Ellipsis or k == slice(None) for k in (key if isinstance(key, tuple) else (key,)))
-
-
-def _base(node: TraceNode) -> str:
-    """The row behind a primitive's form with a number."""
-    for side in ("_scalar_right", "_scalar_left"):
-        if node.op_name.endswith(side):
-            return node.op_name.removesuffix(side)
-    return node.op_name
-
-
-def _operands(node: TraceNode) -> tuple[Any, ...]:
-    """A node's operands in the order of the row, numbers included."""
-    if node.op_name.endswith("_scalar_right"):
-        return (*node.inputs, node.attrs["scalar"])
-    if node.op_name.endswith("_scalar_left"):
-        return (node.attrs["scalar"], *node.inputs)
-    return node.inputs
 
 
 def _reason(node: TraceNode) -> str:

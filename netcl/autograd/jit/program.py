@@ -318,17 +318,14 @@ def _fused(step: FusedStep, slots: dict[int, int]) -> FusedCall:
 
 def _eager(step: CallStep, slots: dict[int, int]) -> EagerCall:
     node = step.node
-    name, operands, attrs = node.op_name, node.inputs, dict(node.attrs)
-    for side in ("_scalar_right", "_scalar_left"):
-        if name.endswith(side):
-            name, number = name.removesuffix(side), attrs.pop("scalar")
-            operands = (*operands, number) if side == "_scalar_right" else (number, *operands)
-    args = tuple(Slot(slots[id(x)]) if isinstance(x, TraceNode) else x for x in operands)
-    attrs = {k: Slot(slots[id(v)]) if isinstance(v, TraceNode) else v for k, v in attrs.items()}
+    args = tuple(Slot(slots[id(x)]) if isinstance(x, TraceNode) else x for x in node.inputs)
+    attrs = {k: Slot(slots[id(v)]) if isinstance(v, TraceNode) else v for k, v in node.attrs.items()}
     moved = sum(n.nbytes for n in (*node.operands, *step.outputs))
     facts = tuple((n.shape, n.dtype) for n in step.outputs)
     fixed = not any(type(v) in (Slot, Scalar) for v in attrs.values())
-    return EagerCall(name, args, attrs, tuple(slots[id(n)] for n in step.outputs), step.reason, moved, facts, fixed)
+    return EagerCall(
+        node.op_name, args, attrs, tuple(slots[id(n)] for n in step.outputs), step.reason, moved, facts, fixed
+    )
 
 
 def _find_outputs(result: Any, found: list[TraceNode]) -> None:

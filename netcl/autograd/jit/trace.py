@@ -232,7 +232,7 @@ class TracingContext(threading.local):
             if expanded is not None:
                 return expanded
         many, results = shapes.infer(name, operands, attrs, self.queue)
-        made = TraceNode(*_with_number(name, operands, attrs, results[0]))
+        made = TraceNode(name, operands, *results[0], attrs)
         nodes = [made] if not many else [TraceNode("item", (made,), *r, {"index": i}) for i, r in enumerate(results)]
         enabled = state.enabled and (not made.operands or any(x.differentiable for x in made.operands))
         for node in {id(n): n for n in (made, *nodes)}.values():
@@ -338,15 +338,6 @@ _EXPANSIONS: dict[str, Callable[..., Any]] = {
     "var": TracingContext._variance, "softmax": TracingContext._softmax, "log_softmax": TracingContext._log_softmax,
     "linear": TracingContext._linear, "conv2d": TracingContext._conv2d,
 }  # fmt: skip
-
-
-def _with_number(name: str, operands: list[Any], attrs: dict[str, Any], facts: tuple[Shape, DType]) -> tuple[Any, ...]:
-    """A binary primitive with a number becomes its form with attrs["scalar"]: `mul_scalar_right`, `sub_scalar_left`."""
-    if f"{name}_scalar_right" in shapes.PRIMITIVES and len(operands) == 2:
-        for i, side in ((1, "right"), (0, "left")):
-            if not isinstance(operands[i], TraceNode):
-                return f"{name}_scalar_{side}", (operands[1 - i],), *facts, {**attrs, "scalar": operands[i]}
-    return name, operands, *facts, attrs
 
 
 tracing_context = TracingContext()
