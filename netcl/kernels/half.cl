@@ -1,8 +1,8 @@
 // half.cl: halves as floats, rounded to nearest even; works on devices without cl_khr_fp16.
 //   LOAD_HALF(p, i), STORE_HALF(p, i, v)      element i
-//   LOAD_HALF4(p), STORE_HALF4(v, p)          vectors of 2, 4, 8 or 16 at any address; on CPU devices in one instruction
-//                                             where their compiler can: OpenCL's own may convert lane by lane
-//   LOAD_HALF4A(p), STORE_HALF4A(v, p)        four, or eight, at an aligned address
+//   LOAD_HALF4(p), STORE_HALF4(v, p)          vectors of 2, 4, 8 or 16 at any address; on CPU devices in one
+//                                             instruction where their compiler can: OpenCL's own may convert lane by
+//   lane LOAD_HALF4A(p), STORE_HALF4A(v, p)        four, or eight, at an aligned address
 //   ROUND_HALF4(v), also 8 and 16             the float that a half keeps of v
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_convertvector) && (defined(__F16C__) || defined(__aarch64__))
@@ -39,17 +39,19 @@ typedef half HALF16 __attribute__((ext_vector_type(16), aligned(2)));
 #define LOAD_HALF16(p) __builtin_convertvector(*(__global const HALF16*)(p), float16)
 #define STORE_HALF4(v, p) (*(__global HALF4*)(p) = __builtin_convertvector(v, HALF4))
 #if __has_builtin(__builtin_ia32_vcvtps2ph256) && defined(__F16C__)
-// Names the instruction: where halves are converted in and out around a float operation, LLVM would do that operation on
-// halves, one by one.
+// Names the instruction: where halves are converted in and out around a float operation, LLVM would do that operation
+// on halves, one by one.
 typedef float FLOATS8 __attribute__((vector_size(32)));
 typedef short BITS8 __attribute__((vector_size(16), aligned(2)));
-#define STORE_HALF8(v, p) (*(__global BITS8*)(p) = __builtin_ia32_vcvtps2ph256(__builtin_astype((float8)(v), FLOATS8), 0))
+#define STORE_HALF8(v, p) (*(__global BITS8*)(p) = __builtin_ia32_vcvtps2ph256(__builtin_astype((float8)(v), FLOATS8), \
+    0))
 #if __has_builtin(__builtin_ia32_vcvtps2ph512_mask) && defined(__AVX512F__)
 typedef float FLOATS16 __attribute__((vector_size(64)));
 typedef short BITS16 __attribute__((vector_size(32), aligned(2)));
 #define NO_BITS16 __builtin_astype((short16)(0), BITS16)
 #define STORE_HALF16(v, p) \
-    (*(__global BITS16*)(p) = __builtin_ia32_vcvtps2ph512_mask(__builtin_astype((float16)(v), FLOATS16), 0, NO_BITS16, -1))
+    (*(__global BITS16*)(p) = __builtin_ia32_vcvtps2ph512_mask(__builtin_astype((float16)(v), FLOATS16), 0, NO_BITS16, \
+                                                               -1))
 #else
 static inline void store_half16(__global half* p, float16 v) {
     STORE_HALF8(v.lo, p);

@@ -1,9 +1,9 @@
 // strips.cl: windows out of registers, for pooling and convolutions of few channels on GPUs.
 //
-// A work-item computes a tile of TH x TW neighbours in a plane of a result. The rows that it needs are read one after the
-// other, each once, as a strip of SPANX elements of which all windows of the tile take theirs: SPANY strips from row
-// tile * STEPY + LEADY on, columns from tile * STEPX + LEADX on. Windows have KH x KW taps, DY and DX apart, and lie SY and
-// SX apart, the first one PY and PX before the image.
+// A work-item computes a tile of TH x TW neighbours in a plane of a result. The rows that it needs are read one after
+// the other, each once, as a strip of SPANX elements of which all windows of the tile take theirs: SPANY strips from
+// row tile * STEPY + LEADY on, columns from tile * STEPX + LEADX on. Windows have KH x KW taps, DY and DX apart, and
+// lie SY and SX apart, the first one PY and PX before the image.
 //   TRANSPOSED 0: a result (t, e) of a window meets at tap (u, v) the element (t SY + u DY, e SX + v DX) of the strips.
 //   TRANSPOSED 1: results are pixels, strips hold windows: tap (u, v) of window (r, q) meets pixel (t, e) where
 //             (r + LEADY) SY = t + PY - u DY, (q + LEADX) SX = e + PX - v DX.
@@ -65,8 +65,8 @@ typedef JOIN(u, I) U;   // unsigned division is cheaper
     const int down = (int)(line - plane * D.down), across = (int)((tile) - line * D.across), i0 = down * TH,     \
               j0 = across * TW, y0 = down * STEPY + LEADY, x0 = across * STEPX + LEADX;
 
-// NAME(to, row, step, x0, width, inside, fill): SPAN elements of a row of `width` from x0 on, `fill` where there are none.
-// x0 is LEAD beyond a multiple of N: whole vectors where the strip holds them.
+// NAME(to, row, step, x0, width, inside, fill): SPAN elements of a row of `width` from x0 on, `fill` where there are
+// none. x0 is LEAD beyond a multiple of N: whole vectors where the strip holds them.
 #define READER(NAME, V, P, SPAN, LEAD, N, GET)                                                                     \
     static inline void NAME(V* to, __global const P* row, I step, int x0, int width, bool inside, V fill) {        \
         UNROLL for (int e = 0; e < SPAN; e++) {                                                                    \

@@ -1,6 +1,7 @@
 // attend_cpu.cl: o = softmax(q k^T * scale) v without an S x S map, for CPU devices. Follows attention_cpu.cl.
 //
-// A work-item computes NR queries of one head, which lie side by side in vectors: Q [D][NR], and for each block of BK keys
+// A work-item computes NR queries of one head, which lie side by side in vectors: Q [D][NR], and for each block of BK
+// keys
 //   P = k Q              [BK][NR], tiles of MR keys
 //   P = 2^(P - max)      the running maximum of each lane; old sums are scaled to the new one
 //   O = O * scaling + v^T P   [D][NR], tiles of MR elements of a row
@@ -94,8 +95,8 @@ static inline void put(__global S* o, __local const E* O, __local const E* f, in
 
 // Launch: (ceil(Tq / NR), H, B).
 __kernel void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
-                     __global const E* restrict k, __global const E* restrict v, __global const uchar* restrict mask, long oq,
-                     long ok, long ov, long omask, E scale, const Dims d) {
+                     __global const E* restrict k, __global const E* restrict v, __global const uchar* restrict mask,
+                     long oq, long ok, long ov, long omask, E scale, const Dims d) {
     __local E Q[DP * NR], P[BK * NR], O[DP * NR], m[NR], l[NR], al[NR];
     // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
     long q0 = (get_global_size(0) - 1 - get_global_id(0)) * NR, h = get_global_id(1), b = get_global_id(2);
@@ -132,8 +133,8 @@ __kernel void attend(__global S* restrict o, __global E* restrict lse, __global 
     }
     for (int r = 0; r < rows; r++)
         if (l[r] != 0)
-            attend_row(o + (first + r) * D, lse + first + r, q + oq + b * d.qb + h * d.qh + (q0 + r) * d.qt, k, v, mask, scale,
-                       &d, q0 + r);
+            attend_row(o + (first + r) * D, lse + first + r, q + oq + b * d.qb + h * d.qh + (q0 + r) * d.qt, k, v, mask,
+                       scale, &d, q0 + r);
 }
 #endif
 
@@ -141,8 +142,9 @@ __kernel void attend(__global S* restrict o, __global E* restrict lse, __global 
 // A few queries against many keys, as in decoding: a work-item takes one query, its scores side by side in vectors.
 // Launch: (Tq, H, B).
 __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
-                         __global const S* restrict k, __global const S* restrict v, __global const uchar* restrict mask,
-                         long oq, long ok, long ov, long omask, E scale, const Dims d) {
+                         __global const S* restrict k, __global const S* restrict v,
+                         __global const uchar* restrict mask, long oq, long ok, long ov, long omask, E scale,
+                         const Dims d) {
     __local E Q[DP], s[BK], O[DP];
     long i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
     int D = d.D;

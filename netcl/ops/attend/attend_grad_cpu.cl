@@ -1,9 +1,9 @@
 // attend_grad_cpu.cl: gradients of attention on CPU devices. Follows attention_cpu.cl.
 //
-// p is computed again from lse; with delta = sum g * o per query: ds = p * (g v^T - delta), dv = p^T g, dk = ds^T q * scale,
-// dq = ds k * scale. One work-item takes every `splits`-th block of BK keys of one head of k and all queries that see it, BQ
-// at a time; its dq sums go to its own part (splits, B * H, rows, DP), and `join` adds the parts. Nothing depends on the
-// order of items. Rows in local memory have DP elements, D rounded up to NR.
+// p is computed again from lse; with delta = sum g * o per query: ds = p * (g v^T - delta), dv = p^T g, dk = ds^T q *
+// scale, dq = ds k * scale. One work-item takes every `splits`-th block of BK keys of one head of k and all queries
+// that see it, BQ at a time; its dq sums go to its own part (splits, B * H, rows, DP), and `join` adds the parts.
+// Nothing depends on the order of items. Rows in local memory have DP elements, D rounded up to NR.
 #define LQ (DP + VW)    // row lengths of local blocks: not powers of two, so that rows fall on different cache sets
 #define LS (BK + VW)
 
@@ -39,8 +39,8 @@ static inline void put_row(__global S* out, __local const E* row, int D, E f) {
 }
 
 // delta (B, H, Tq). Launch: (ceil(Tq / 64), H, B).
-__kernel void dots(__global E* restrict delta, __global const S* restrict g, __global const S* restrict o, long og, long oo,
-                   const Dims d) {
+__kernel void dots(__global E* restrict delta, __global const S* restrict g, __global const S* restrict o, long og,
+                   long oo, const Dims d) {
     long first = get_global_id(0) * 64, last = first + 64 < d.Tq ? first + 64 : d.Tq;
     long h = get_global_id(1), b = get_global_id(2), row = (b * d.H + h) * d.Tq;
     for (long t = first; t < last; t++) {
@@ -67,8 +67,10 @@ static inline void forbid(__local E* s, long lo, long hi, long kb, int n, __glob
 #endif
 }
 
-// p = 2^(p - x) and t = p * (t - y) in the row of a query that sees [lo, hi) of the keys kb .. kb + n; 0 where it sees none.
-static inline void weights(__local E* p, __local E* t, long lo, long hi, long kb, int n, E x, E y, __global const uchar* mask) {
+// p = 2^(p - x) and t = p * (t - y) in the row of a query that sees [lo, hi) of the keys kb .. kb + n; 0 where it sees
+// none.
+static inline void weights(__local E* p, __local E* t, long lo, long hi, long kb, int n, E x, E y,
+                           __global const uchar* mask) {
     int end = up(hi - kb < n ? hi - kb : n, NR), from = lo > kb ? (int)(lo - kb < n ? lo - kb : n) / NR * NR : 0;
     if (from >= end) from = end = 0;
     else forbid(p, lo, hi, kb, end, mask);
@@ -84,9 +86,9 @@ static inline void weights(__local E* p, __local E* t, long lo, long hi, long kb
 // Launch: (splits, H / G, B).
 __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __global E* restrict parts,
                           __global const S* restrict q, __global const S* restrict k, __global const S* restrict v,
-                          __global const S* restrict g, __global const E* restrict lse, __global const E* restrict delta,
-                          __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask,
-                          E scale, const Dims d) {
+                          __global const S* restrict g, __global const E* restrict lse,
+                          __global const E* restrict delta, __global const uchar* restrict mask, long oq, long ok,
+                          long ov, long og, long olse, long omask, E scale, const Dims d) {
     __local E pool[POOL];
     __local E *KT = pool, *VT = KT + PANELS, *dK = VT + PANELS, *dV = dK + SUMS, *K = dV + SUMS, *Q = K + BK * LQ;
     __local E *G = Q + BQ * LQ, *P = G + BQ * LQ, *dP = P + BQ * LS;
@@ -131,7 +133,8 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
                 int start = first > 0 ? first < all ? (int)first : all : 0;
                 for (int c = 0; c < DP; c += NR) {
                     add_columns(dV + j * DP + c, DP, P + start * LS + j, LS, G + start * LQ + c, LQ, all - start, pool);
-                    add_columns(dK + j * DP + c, DP, dP + start * LS + j, LS, Q + start * LQ + c, LQ, all - start, pool);
+                    add_columns(dK + j * DP + c, DP, dP + start * LS + j, LS, Q + start * LQ + c, LQ, all - start,
+                                pool);
                 }
             }
             for (int r = 0; r < rows; r += MR) {
@@ -149,9 +152,9 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
             V lost = (V)(0);
             for (int c = 0; c < DP; c += VW) lost += LOST(LOC(dK + j * DP + c) + LOC(dV + j * DP + c));
             if (total(lost) != 0)
-                key_grad_row(dk + (row + j) * D, dv + (row + j) * D, q + oq + b * d.qb + kh * d.G * d.qh, k + (kb + j) * d.kt,
-                             v + (kb + j) * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + olse + head * d.Tq,
-                             delta + head * d.Tq, mask, scale, &d, kb + j);
+                key_grad_row(dk + (row + j) * D, dv + (row + j) * D, q + oq + b * d.qb + kh * d.G * d.qh,
+                             k + (kb + j) * d.kt, v + (kb + j) * d.vt, g + og + b * d.gb + kh * d.G * d.gh,
+                             lse + olse + head * d.Tq, delta + head * d.Tq, mask, scale, &d, kb + j);
         }
     }
 }
@@ -159,8 +162,9 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
 // dq = scale * sum of the parts. Launch: (ceil(Tq / 64), H, B).
 __kernel void join(__global S* restrict dq, __global const E* restrict parts, __global const S* restrict q,
                    __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
-                   __global const E* restrict lse, __global const E* restrict delta, __global const uchar* restrict mask,
-                   long oq, long ok, long ov, long og, long olse, long omask, E scale, const Dims d) {
+                   __global const E* restrict lse, __global const E* restrict delta,
+                   __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask,
+                   E scale, const Dims d) {
     long first = get_global_id(0) * 64, last = first + 64 < d.Tq ? first + 64 : d.Tq;
     long h = get_global_id(1), b = get_global_id(2), head = b * d.H + h, size = d.B * d.H * d.rows * DP;
     q += oq + b * d.qb + h * d.qh;
@@ -186,7 +190,7 @@ __kernel void join(__global S* restrict dq, __global const E* restrict parts, __
             lost += LOST(s);
         }
         if (total(lost) != 0)
-            query_grad_row(r, q + t * d.qt, k, v, g + t * d.gt, lse[olse + head * d.Tq + t], delta[head * d.Tq + t], mask,
-                           scale, &d, t);
+            query_grad_row(r, q + t * d.qt, k, v, g + t * d.gt, lse[olse + head * d.Tq + t], delta[head * d.Tq + t],
+                           mask, scale, &d, t);
     }
 }

@@ -3,8 +3,8 @@
 //
 //   q (B, H, Tq, D)   k, v (B, H/G, Tk, D)   o (B, H, Tq, D)   lse (B, H, Tq)
 //
-// A query without keys gets 0 and lse = -infinity. Rows of results that are not finite everywhere are computed again, as
-// attention_rows.cl explains.
+// A query without keys gets 0 and lse = -infinity. Rows of results that are not finite everywhere are computed again,
+// as attention_rows.cl explains.
 // Scores are kept in powers of two: q is scaled by scale * log2(e).
 // E is the compute type, V a vector of VW of them, S the storage type. A register tile has MR rows of NV vectors.
 // Launch: local = 1. No barriers, and no builtins in inner loops: some CPU drivers leave them as calls.
@@ -69,8 +69,8 @@ static inline V power(V x) {
 #endif
 }
 
-// Sums of a tile over a depth of kc: ROWS rows of `a`, found by AT(row) at depth k, times b[k][NR], `ldb` per row; FINISH
-// brings row i to c + i * ldc, with the lanes' factors `al` where it needs some.
+// Sums of a tile over a depth of kc: ROWS rows of `a`, found by AT(row) at depth k, times b[k][NR], `ldb` per row;
+// FINISH brings row i to c + i * ldc, with the lanes' factors `al` where it needs some.
 // Inlined, since compilers split vectors of 16 floats in functions that they call.
 #define INLINE __attribute__((always_inline))
 #define ROWS1(F) F(0)
@@ -119,10 +119,12 @@ static inline V power(V x) {
 #define QUADS_LO(x, y) (E8)(x.s01, y.s01, x.s45, y.s45)
 #define QUADS_HI(x, y) (E8)(x.s23, y.s23, x.s67, y.s67)
 
-// d[c][r] = s[r][c] * factor for a panel of `width` rows r, those of them below `rows`, and D columns c, zero elsewhere.
+// d[c][r] = s[r][c] * factor for a panel of `width` rows r, those of them below `rows`, and D columns c, zero
+// elsewhere.
 #define LINE_IN(i) GET8(p + (i) * step) * factor
 #define LINE_LOCAL(i, v) *(__local U8*)(d + (c + (i)) * width + r) = (v);
-static inline void transpose_panel(__local E* d, int width, __global const S* s, long rows, long step, int D, E factor) {
+static inline void transpose_panel(__local E* d, int width, __global const S* s, long rows, long step, int D,
+                                   E factor) {
     int full = (rows < width ? (int)rows : width) / 8 * 8, columns = D / 8 * 8;
     for (int r = 0; r < full; r += 8)
         for (int c = 0; c < columns; c += 8) {
@@ -130,5 +132,6 @@ static inline void transpose_panel(__local E* d, int width, __global const S* s,
             TRANSPOSE8(LINE_IN, LINE_LOCAL)
         }
     for (int r = 0; r < width; r++)
-        for (int c = r < full ? columns : 0; c < D; c++) d[c * width + r] = r < rows ? LOAD(s + r * step, c) * factor : 0;
+        for (int c = r < full ? columns : 0; c < D; c++)
+            d[c * width + r] = r < rows ? LOAD(s + r * step, c) * factor : 0;
 }

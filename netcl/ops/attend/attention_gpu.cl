@@ -1,15 +1,16 @@
-// attention_gpu.cl: o = softmax(q k^T * scale) v without an S x S map, with gradients, for GPUs. Follows attention_rows.cl.
+// attention_gpu.cl: o = softmax(q k^T * scale) v without an S x S map, with gradients, for GPUs. Follows
+// attention_rows.cl.
 //
-// A work-group of GX x GY work-items holds BR rows and walks over blocks of BC columns; an item holds TR rows x TC columns:
-//   attend         rows = queries, columns = keys     s -> running max, p -> P, o += P v
+// A work-group of GX x GY work-items holds BR rows and walks over blocks of BC columns; an item holds TR rows x TC
+//   columns: attend         rows = queries, columns = keys     s -> running max, p -> P, o += P v
 //   query_grad     rows = queries, columns = keys     s, g v^T -> ds -> P, dq += P k
 //   key_grad       rows = keys, columns = queries     s^T, v g^T -> p -> P, dv += P g, then ds -> P, dk += P q
 // Both kinds of product run from local memory:
 //   product   TR x TC sums over slices of DC elements of rows of a and b, kept transposed: A [DC][BR], B [DC][BC]
 //   spread    TR x DN sums over chunks of KC rows of x, X [KC][DP] in the place of A and B, with P [BC][BR]
-// DP is the head size rounded up to a multiple of 4 GX; lengths and head size are arbitrary, missing elements read as 0.
-// A query without keys gets 0 and lse = -infinity. Scores are kept in powers of two. Rows of results that are not finite
-// everywhere are computed again, as attention_rows.cl explains.
+// DP is the head size rounded up to a multiple of 4 GX; lengths and head size are arbitrary, missing elements read as
+// 0. A query without keys gets 0 and lse = -infinity. Scores are kept in powers of two. Rows of results that are not
+// finite everywhere are computed again, as attention_rows.cl explains.
 // Launch: local = (GX, GY, 1), global = (blocks of rows * GX, heads * GY, B).
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691.
@@ -174,9 +175,11 @@ static inline bool is_lost(__local const E* lost, int row) {
 
 #ifdef USE_ATTEND
 __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
-                           __global const S* restrict k, __global const S* restrict v, __global const uchar* restrict mask,
-                           long oq, long ok, long ov, long omask, E scale, const Dims d) {
-    __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32))), red[BR * (GX + 1)], best[BR];
+                           __global const S* restrict k, __global const S* restrict v,
+                           __global const uchar* restrict mask, long oq, long ok, long ov, long omask, E scale,
+                           const Dims d) {
+    __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32))), red[BR * (GX + 1)],
+        best[BR];
     int x = get_local_id(0), y = get_local_id(1), D = d.D;
     // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
     int q0 = (get_num_groups(0) - 1 - get_group_id(0)) * BR, rows = min(BR, (int)d.Tq - q0);
@@ -248,14 +251,14 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
 }
 #endif
 
-// -- gradients -----------------------------------------------------------------------------------------------------------
-// p is computed again from lse; with delta = sum g * o per query: ds = p * (g v^T - delta), dv = p^T g, dk = ds^T q * scale,
-// dq = ds k * scale. Every result is summed by one work-group in a fixed order.
+// -- gradients --------------------------------------------------------------------------------------------------------
+// p is computed again from lse; with delta = sum g * o per query: ds = p * (g v^T - delta), dv = p^T g, dk = ds^T q *
+// scale, dq = ds k * scale. Every result is summed by one work-group in a fixed order.
 
 #ifdef USE_DOTS
 // delta (B, H, Tq): GX work-items per query. Launch: local = (GX, GY, 1), global = (GX, H * Tq rounded up to GY, B).
-__kernel GROUP void dots(__global E* restrict delta, __global const S* restrict g, __global const S* restrict o, long og,
-                         long oo, const Dims d) {
+__kernel GROUP void dots(__global E* restrict delta, __global const S* restrict g, __global const S* restrict o,
+                         long og, long oo, const Dims d) {
     __local E part[GY][GX + 1];
     int x = get_local_id(0), y = get_local_id(1);
     long row = get_global_id(1), h = row / d.Tq, b = get_group_id(2), head = b * d.H * d.Tq;
@@ -278,15 +281,16 @@ __kernel GROUP void dots(__global E* restrict delta, __global const S* restrict 
 
 // p and ds of one query and key: s is the score in powers of two, lse likewise (infinity for a query without keys).
 #define WEIGHT(s, lse) exp2((s) - (lse))
-// Both products, and both sums, are one call in a loop: a CPU driver's compiler fails when a function with barriers in a
-// loop is inlined twice. The first turn fills u, or av, which then trade places with s, or ak.
+// Both products, and both sums, are one call in a loop: a CPU driver's compiler fails when a function with barriers in
+// a loop is inlined twice. The first turn fills u, or av, which then trade places with s, or ak.
 #define COPY(to, from) UNROLL for (int c = 0; c < TR; c++) to[c] = from[c];
 
 #ifdef USE_QUERY_GRAD
 __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restrict q, __global const S* restrict k,
-                               __global const S* restrict v, __global const S* restrict g, __global const E* restrict lse,
-                               __global const E* restrict delta, __global const uchar* restrict mask, long oq, long ok,
-                               long ov, long og, long olse, long omask, E scale, const Dims d) {
+                               __global const S* restrict v, __global const S* restrict g,
+                               __global const E* restrict lse, __global const E* restrict delta,
+                               __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse,
+                               long omask, E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
     int x = get_local_id(0), y = get_local_id(1), D = d.D;
     int q0 = (get_num_groups(0) - 1 - get_group_id(0)) * BR, rows = min(BR, (int)d.Tq - q0);
@@ -311,7 +315,8 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
         int n = min(BC, end - kb), j = kb + x * TC;
         for (int z = 0; z < 2; z++) {
             COPY(u, s);
-            product(s, slices, z ? q : g, rows, z ? d.qt : d.gt, z ? k + kb * d.kt : v + kb * d.vt, n, z ? d.kt : d.vt, D);
+            product(s, slices, z ? q : g, rows, z ? d.qt : d.gt, z ? k + kb * d.kt : v + kb * d.vt, n, z ? d.kt : d.vt,
+                    D);
         }
         bool whole = WHOLE(q0, q0 + rows - 1, kb, BC);
         UNROLL for (int i = 0; i < TR; i++) {
@@ -337,8 +342,8 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
     }
     for (int r = LID; r < rows; r += ITEMS)
         if (is_lost(P, r))
-            query_grad_row(dq + (first + r) * D, q + r * d.qt, k, v, g + r * d.gt, lse[olse + first + r], delta[first + r],
-                           mask, scale, &d, q0 + r);
+            query_grad_row(dq + (first + r) * D, q + r * d.qt, k, v, g + r * d.gt, lse[olse + first + r],
+                           delta[first + r], mask, scale, &d, q0 + r);
 }
 #endif
 
@@ -346,8 +351,8 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
 __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, __global const S* restrict q,
                              __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
                              __global const E* restrict lse, __global const E* restrict delta,
-                             __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask,
-                             E scale, const Dims d) {
+                             __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse,
+                             long omask, E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
     int x = get_local_id(0), y = get_local_id(1), D = d.D, Tq = d.Tq;
     int k0 = get_group_id(0) * BR, rows = min(BR, (int)d.Tk - k0), off = (int)(d.Tk - d.Tq);

@@ -1,14 +1,14 @@
-// attention_mma.cl: streaming attention and its gradients on NVIDIA's matrix units: mma.sync, or with WARPGROUP wgmma (16-bit
-// storage, MT 1, a multiple of 4 warps), which reads right operands from shared memory itself. Follows ptx.cl,
+// attention_mma.cl: streaming attention and its gradients on NVIDIA's matrix units: mma.sync, or with WARPGROUP wgmma
+// (16-bit storage, MT 1, a multiple of 4 warps), which reads right operands from shared memory itself. Follows ptx.cl,
 // attention_rows.cl and attention_tile.cl.
 //
-// Blocks, columns and results are those of attention_gpu.cl. A group of WARPS warps holds 16 MT rows per warp and walks over
-// tiles of BC columns, two stages of which are in shared memory, filled by copies that complete later:
+// Blocks, columns and results are those of attention_gpu.cl. A group of WARPS warps holds 16 MT rows per warp and walks
+// over tiles of BC columns, two stages of which are in shared memory, filled by copies that complete later:
 //   attend        rows = queries  X = k, Y = v    s = q X^T   o += p Y
 //   query_grad    rows = queries  X = k, Y = v    s = q X^T, u = g Y^T   dq += ds X
 //   key_grad      rows = keys     X = q, Y = g    s = k X^T, u = v Y^T   dv += p^T Y, dk += ds^T X
-// Needs D, strides and offsets in multiples of 16 bytes, and scale > 0. Rows of results that are not finite everywhere are
-// computed again, as attention_rows.cl explains.
+// Needs D, strides and offsets in multiples of 16 bytes, and scale > 0. Rows of results that are not finite everywhere
+// are computed again, as attention_rows.cl explains.
 // Launch: local (WARPS * 32), global (blocks of rows * local, B * heads). USE_<KERNEL> picks the kernel of a program.
 // Source: Dao 2023, arXiv:2307.08691; fragments: PTX ISA 8.3, section 9.7.14.
 #define PLACES \
@@ -17,8 +17,8 @@
     const long b = get_group_id(1) / heads, h = get_group_id(1) % heads; \
     const float c = scale * LOG2E; \
     const uint held = LOCAL(shared), tiles = held + KEPT;
-// A block of queries and the keys it sees. The last blocks of a causal head have the most keys: they go first, so that no
-// unit is left with one at the end.
+// A block of queries and the keys it sees. The last blocks of a causal head have the most keys: they go first, so that
+// no unit is left with one at the end.
 #define QUERIES \
     const int heads = d.H; \
     PLACES \
@@ -86,8 +86,8 @@ static inline bool is_lost(float (*o)[4], int second) {
 #ifdef USE_ATTEND
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
     __global S* restrict o, __global float* restrict lse, __global const S* restrict q, __global const S* restrict k,
-    __global const S* restrict v, __global const uchar* restrict mask, long oq, long ok, long ov, long omask, float scale,
-    const Dims d) {
+    __global const S* restrict v, __global const uchar* restrict mask, long oq, long ok, long ov, long omask,
+    float scale, const Dims d) {
     SHARED(shared, KEPT + 4 * TILE);
     PROMISE
     QUERIES
@@ -158,7 +158,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
     __global S* restrict dq, __global const S* restrict q, __global const S* restrict k, __global const S* restrict v,
     __global const S* restrict g, __global const float* restrict lse, __global const float* restrict delta,
-    __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask, float scale, const Dims d) {
+    __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask, float scale,
+    const Dims d) {
     SHARED(shared, KEPT + 4 * TILE);
     PROMISE
     QUERIES
@@ -205,8 +206,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
     }
     const int at = first + MY_ROW;
     if (MINE(lost) && at < q0 + rows)
-        query_grad_row(dq + (row + at) * D, q + (at - q0) * d.qt, k, v, g + (at - q0) * d.gt, lse[row + at], delta[row + at],
-                       mask, scale, &d, at);
+        query_grad_row(dq + (row + at) * D, q + (at - q0) * d.qt, k, v, g + (at - q0) * d.gt, lse[row + at],
+                       delta[row + at], mask, scale, &d, at);
 }
 #endif
 
@@ -219,8 +220,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     __global S* restrict dk, __global S* restrict dv, __global const S* restrict q, __global const S* restrict k,
     __global const S* restrict v, __global const S* restrict g, __global const float* restrict lse,
-    __global const float* restrict delta, __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse,
-    long omask, float scale, const Dims d) {
+    __global const float* restrict delta, __global const uchar* restrict mask, long oq, long ok, long ov, long og,
+    long olse, long omask, float scale, const Dims d) {
     SHARED(shared, KEPT + 4 * TILE + 16 * BC);
     PROMISE
     const int heads = d.H / d.G;
@@ -299,7 +300,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     }
     const int at = first + MY_ROW;
     if (MINE(lost) && at < k0 + rows)
-        key_grad_row(dk + (row + at) * D, dv + (row + at) * D, q, k + (at - k0) * d.kt, v + (at - k0) * d.vt, g, lse, delta,
-                     mask, scale, &d, at);
+        key_grad_row(dk + (row + at) * D, dv + (row + at) * D, q, k + (at - k0) * d.kt, v + (at - k0) * d.vt, g, lse,
+                     delta, mask, scale, &d, at);
 }
 #endif

@@ -1,12 +1,12 @@
-// attention_rows.cl: what all kernels of attention share, and single rows of its results in plain arithmetic. Comes before
-// attention_gpu.cl, attention_mma.cl or attention_cpu.cl.
+// attention_rows.cl: what all kernels of attention share, and single rows of its results in plain arithmetic. Comes
+// before attention_gpu.cl, attention_mma.cl or attention_cpu.cl.
 //
-// Tiles multiply what a query does not see by 0, and matrix units split floats into parts: both make NaN of infinity. So a row
-// of a result that is not finite everywhere is computed again, by one work-item and over the seen keys alone:
+// Tiles multiply what a query does not see by 0, and matrix units split floats into parts: both make NaN of infinity.
+// So a row of a result that is not finite everywhere is computed again, by one work-item and over the seen keys alone:
 //   attend_row      o and lse of query i        query_grad_row   dq of query i        key_grad_row   dk and dv of key j
 // Then infinity and NaN in q, k, v and g reach what they reach in plain arithmetic, and nothing that does not see them.
-// Query i sees the keys [lo(i), hi(i)): all, or up to its own place (causal, aligned bottom right) or `window` places from
-// it; a key may be masked as padding. E: compute type, S: storage type.
+// Query i sees the keys [lo(i), hi(i)): all, or up to its own place (causal, aligned bottom right) or `window` places
+// from it; a key may be masked as padding. E: compute type, S: storage type.
 #define UNROLL _Pragma("unroll")
 #define NONE (-INFINITY)
 #define LOST(x) ((x) - (x))   // 0, or NaN of what is not finite; Mesa would take x * 0 for 0
@@ -118,8 +118,8 @@ static inline void attend_row(__global S* o, __global E* lse, __global const S* 
 
 #ifdef USE_QUERY_GRAD
 static inline void query_grad_row(__global S* dq, __global const S* q, __global const S* k, __global const S* v,
-                                  __global const S* g, E lse, E delta, __global const uchar* mask, E scale, const Dims* d,
-                                  int i) {
+                                  __global const S* g, E lse, E delta, __global const uchar* mask, E scale,
+                                  const Dims* d, int i) {
     const int lo = lo_of(d, i), hi = hi_of(d, i), D = d->D;
     for (int c0 = 0; c0 < D; c0 += 4 * NF) {
         E4 a[NF];
@@ -138,9 +138,9 @@ static inline void query_grad_row(__global S* dq, __global const S* q, __global 
 
 #ifdef USE_KEY_GRAD
 // q, g, lse and delta are those of the first of the G heads that share this key
-static inline void key_grad_row(__global S* dk, __global S* dv, __global const S* q, __global const S* k, __global const S* v,
-                                __global const S* g, __global const E* lse, __global const E* delta,
-                                __global const uchar* mask, E scale, const Dims* d, int j) {
+static inline void key_grad_row(__global S* dk, __global S* dv, __global const S* q, __global const S* k,
+                                __global const S* v, __global const S* g, __global const E* lse,
+                                __global const E* delta, __global const uchar* mask, E scale, const Dims* d, int j) {
     const int Tq = d->Tq, D = d->D, heads = REAL(j) ? d->G : 0;
     for (int c0 = 0; c0 < D; c0 += 4 * NF) {
         E4 ak[NF], av[NF];

@@ -1,15 +1,15 @@
-// attention_tile.cl: how attention_mma.cl moves tiles to shared memory and multiplies by them. Comes before its kernels and
-// after attention_rows.cl.
+// attention_tile.cl: how attention_mma.cl moves tiles to shared memory and multiplies by them. Comes before its kernels
+// and after attention_rows.cl.
 // KIND is the units' name of the type.
 //
-// A tile has rows of DP elements, in blocks of 128 bytes, whose chunks of 16 bytes are exchanged so that no two lanes meet on a
-// bank (the "128-byte swizzle" of wgmma).
+// A tile has rows of DP elements, in blocks of 128 bytes, whose chunks of 16 bytes are exchanged so that no two lanes
+// meet on a bank (the "128-byte swizzle" of wgmma).
 //   SCORES(s, held, row, tile), SCORED(s)   s = rows of a held tile from `row` on, times the rows of a tile
 //   SPREAD(o, s, tile)                      o += s times the rows of a tile, s being the sums as SCORED leaves them
-// The sums s of a warp are, as they lie in its registers, the left operand of the next product: 16-bit after rounding, and
-// TF32 with the columns of 8 taken in the order 0 2 4 6 1 3 5 7, which the loads along the rows of a tile follow.
-//   16-bit types: float sums.      TF32 (float): both operands split into high and low, three products, float sums. What is
-//   not finite has a low part that is not a number, and so is every product with it.
+// The sums s of a warp are, as they lie in its registers, the left operand of the next product: 16-bit after rounding,
+// and TF32 with the columns of 8 taken in the order 0 2 4 6 1 3 5 7, which the loads along the rows of a tile follow.
+//   16-bit types: float sums.      TF32 (float): both operands split into high and low, three products, float sums.
+//   What is not finite has a low part that is not a number, and so is every product with it.
 #ifdef TF32
 #define ES 4
 #define SHAPE "m16n8k8"
@@ -73,7 +73,8 @@
 #else
 #define ALONG(two, at, j, kk) \
     UNROLL for (int q_ = 0; q_ < 4; q_++) \
-        LOAD_WORD((two)[q_], CHUNK((at) + LANE_WORDS, ((j) * 4 + (q_ >> 1) * 2) ^ (q_ & 1), BC) + (q_ & 1) * 128 + (kk) * 1024);
+        LOAD_WORD((two)[q_], CHUNK((at) + LANE_WORDS, ((j) * 4 + (q_ >> 1) * 2) ^ (q_ & 1), BC) \
+                  + (q_ & 1) * 128 + (kk) * 1024);
 #endif
 
 #define EACH_ROWS UNROLL for (int i = 0; i < MT; i++)
@@ -87,8 +88,8 @@
     }
 
 #ifdef TF32
-// A float is the sum of a high part of 11 bits, rounded for left operands, and a low part; the unit takes 11 bits of either.
-// Right operands are their own high part: the unit ignores the last bits.
+// A float is the sum of a high part of 11 bits, rounded for left operands, and a low part; the unit takes 11 bits of
+// either. Right operands are their own high part: the unit ignores the last bits.
 #define CUT(x) ((x) & 0xffffe000u)
 #define LOW(x, h) as_uint(as_float(x) - as_float(h))
 #define LEFT_PARTS(a) uint a##_low[MT][4]; EACH_ROWS UNROLL for (int q_ = 0; q_ < 4; q_++) { \
@@ -145,8 +146,8 @@
 #define SCORED(s)
 #define READY()
 #define PROMISE
-// The unit truncates when it accumulates: TF32 scores add up their low products by themselves, and sums of a tile are added
-// to the others in ordinary float arithmetic.
+// The unit truncates when it accumulates: TF32 scores add up their low products by themselves, and sums of a tile are
+// added to the others in ordinary float arithmetic.
 #ifdef TF32
 #define CLEAR_LOW(s) float s##_low[MT][NC][4]; CLEAR(s##_low, NC)
 #define ADD_LOW(s) EACH_SUM(NC) s[i][j][e] += s##_low[i][j][e];
@@ -175,7 +176,8 @@
 // the left operand a of step kk from the sums s
 #ifdef TF32
 #define TURN(a, s, kk) \
-    (a)[0] = as_uint((s)[kk][0]); (a)[1] = as_uint((s)[kk][2]); (a)[2] = as_uint((s)[kk][1]); (a)[3] = as_uint((s)[kk][3]);
+    (a)[0] = as_uint((s)[kk][0]); (a)[1] = as_uint((s)[kk][2]); (a)[2] = as_uint((s)[kk][1]); \
+    (a)[3] = as_uint((s)[kk][3]);
 #else
 #define TURN(a, s, kk) \
     PACK_NARROW((a)[0], (s)[2 * (kk)][0], (s)[2 * (kk)][1]); \

@@ -4,8 +4,8 @@
 #define TAPS (KH * KW)
 
 #ifdef USE_CONV
-// TRANSPOSED 0: Y of X. TRANSPOSED 1: the gradient of X (Y here) from that of Y (X here). DEPTH channels of X meet in one
-// of Y.
+// TRANSPOSED 0: Y of X. TRANSPOSED 1: the gradient of X (Y here) from that of Y (X here). DEPTH channels of X meet in
+// one of Y.
 __kernel void conv(__global S* Y, __global const S* X, __global const S* Wt, __global const S* bias, long oY, long oX,
                    long oWt, long obias, const Dims D) {
     const I tile = get_global_id(0);

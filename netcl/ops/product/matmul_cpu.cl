@@ -9,16 +9,17 @@
 //
 // Transposed operands differ only in how they are copied, so there is one kernel for all layouts and one launch.
 // Launch: global = (ceil(M / mc), ceil(N / nc), batch), local = (1, 1, 1). Follows panel_cpu.cl.
-// With B_IN_PLACE, B has rows of unit stride and whole panels, and is not copied; with A_IN_PLACE, A has rows of unit stride
-// and whole tiles, and is not copied.
+// With B_IN_PLACE, B has rows of unit stride and whole panels, and is not copied; with A_IN_PLACE, A has rows of unit
+// stride and whole tiles, and is not copied.
 // With narrow storage and K > KC partial sums go through the float workspace `part` instead of C.
-// Backward of a layer: with `has_mask` A counts only where `mask`, laid out like A, is positive (the gradient of relu by
-// its output; NaN stays NaN); with `row_sums` the first column of items also writes sums[m] = sum over k of A[m, k].
+// Backward of a layer: with `has_mask` A counts only where `mask`, laid out like A, is positive (the gradient of relu
+// by its output; NaN stays NaN); with `row_sums` the first column of items also writes sums[m] = sum over k of A[m, k].
 // With BOTH what goes into `act` is written as well, to `sums`, laid out like C: the gradient needs it.
 
 // Sizes, strides in elements, batch strides, and the size of a macro tile. z = z0 * inner + z1 is the batch index.
 typedef struct {
-    long M, N, K, a_m, a_k, b_k, b_n, c_m, mc, nc, inner, a0, a1, b0, b1, c0, c1, kstep, accumulate, act, has_bias, has_mask, row_sums;
+    long M, N, K, a_m, a_k, b_k, b_n, c_m, mc, nc, inner, a0, a1, b0, b1, c0, c1, kstep, accumulate, act, has_bias,
+        has_mask, row_sums;
 } Dims;
 
 // Zero the elements of a copied block whose mask is not positive.
@@ -44,8 +45,8 @@ static inline void sum_rows(__global S* sums, __local const E* d, int rows, int 
     }
 }
 
-// With B_PACKED, `gemm_pack` has put B into panels before, for all work-items at once: (blocks of K, panels, kstep, NR).
-// Launch: global = (ceil(N / (NP * NR)), ceil(K / kstep)), local = (1, 1).
+// With B_PACKED, `gemm_pack` has put B into panels before, for all work-items at once: (blocks of K, panels, kstep,
+// NR). Launch: global = (ceil(N / (NP * NR)), ceil(K / kstep)), local = (1, 1).
 #define WIDE(N) (((N) + NR - 1) / NR * (long)NR)
 #ifdef B_PACKED
 __kernel void gemm_pack(__global E* restrict P, __global const S* restrict B, long oB, const Dims D) {
@@ -122,8 +123,8 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
 #ifdef EPILOGUE
                     whole = whole && !last;
 #endif
-                    micro(step, t, block + (m - m0) * lda, lda, panel + (n - nb) * across, ldb, kc, (E)alpha, whole ? w : 0, ld,
-                          kb > 0 || D.accumulate);
+                    micro(step, t, block + (m - m0) * lda, lda, panel + (n - nb) * across, ldb, kc, (E)alpha,
+                          whole ? w : 0, ld, kb > 0 || D.accumulate);
                     if (whole) continue;
                     for (int i = 0; i < rows; i++, w += ld, c += D.c_m) {
                         E* u = t + i * NR;

@@ -1,7 +1,8 @@
-// matmul_gpu.cl: C = act(alpha * A B + bias), or C += alpha * A B, for any device with work-groups. Any strides of A and B.
+// matmul_gpu.cl: C = act(alpha * A B + bias), or C += alpha * A B, for any device with work-groups. Any strides of A
+// and B.
 //
-// A work-group computes a BM x BN tile of C. Along K it moves BM x BK of A and BK x BN of B through two buffers in local
-// memory, loading the next step into registers while it multiplies (tile_gpu.cl).
+// A work-group computes a BM x BN tile of C. Along K it moves BM x BK of A and BK x BN of B through two buffers in
+// local memory, loading the next step into registers while it multiplies (tile_gpu.cl).
 //
 //   A_VEC, B_VEC 4: four elements per load; the axis in memory, the other strides and the start are multiples of 4.
 //   A_ALONG_K, B_ALONG_K: which axis runs along memory (neither may, for general strides; then A_VEC, B_VEC are 1).
@@ -9,7 +10,8 @@
 //   MASK: A counts only where `mask`, laid out like A, is positive (the gradient of relu by its output; NaN stays NaN).
 //   SL: a group has so many slices of WG items, which share k among them and add up in local memory: for few tiles.
 //   SUMS: the groups of the first column also write the sums of A's rows over their part of k.
-//   PRODUCT: instead of a kernel, a function of this name for pair_gpu.cl, which has this file twice with other defines.
+//   PRODUCT: instead of a kernel, a function of this name for pair_gpu.cl, which has this file twice with other
+//   defines.
 // Launch: local (SL * BM / RM * BN / RN), global (tiles * local, batch * parts). `split` is a multiple of SL * BK.
 #ifndef RASTER
 #define RASTER 8    // rows of tiles that neighbouring groups share, for the cache

@@ -4,8 +4,8 @@ typedef struct {
     long M, N, K, a_m, a_k, b_k, b_n, c_m, inner, a0, a1, b0, b1, c0, c1, accumulate;
 } Dims;
 
-__kernel void gemm_simple(__global S* C, __global const S* A, __global const S* B, long oC, long oA, long oB, long alpha,
-                          const Dims D) {
+__kernel void gemm_simple(__global S* C, __global const S* A, __global const S* B, long oC, long oA, long oB,
+                          long alpha, const Dims D) {
     long n = get_global_id(0), m = get_global_id(1), z0 = get_global_id(2) / D.inner, z1 = get_global_id(2) % D.inner;
     if (n >= D.N) return;
     A += oA + z0 * D.a0 + z1 * D.a1 + m * D.a_m;

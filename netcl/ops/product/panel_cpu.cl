@@ -4,9 +4,9 @@
 //   Bp [NP][KC][NR]   panels of NR columns of the right operand; one panel stays in the first level
 //   micro             MR (or fewer) x NR sums in registers over a depth of kc; for each MR rows of Ap, all panels of Bp
 //
-// E is the compute type, T a vector of VW of them that fills a register, S the storage type. MR x 2 vectors of sums fill
-// the registers: 6 x 2 of 16, or 12 x 2 of 32. No barriers, no builtins in inner loops: some CPU drivers leave builtins
-// as function calls with every vector register spilled round each of them.
+// E is the compute type, T a vector of VW of them that fills a register, S the storage type. MR x 2 vectors of sums
+// fill the registers: 6 x 2 of 16, or 12 x 2 of 32. No barriers, no builtins in inner loops: some CPU drivers leave
+// builtins as function calls with every vector register spilled round each of them.
 // Source: blocking after Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication".
 #ifndef MC
 #define MC 384      // rows of Ap (48..384); B is copied once per MC rows
@@ -126,8 +126,8 @@ INLINE void copy_block(__local E* d, int ld, __global const S* s, int rows, int 
         for (int c = 0; c < cols; c++) d[r * ld + c] = LOAD(s, r * sr + c * sc);
 }
 
-// The rows k of a kc x cols block of the right operand as panels of NR columns: all panels of a row at once, so that a row
-// costs one page and full cache lines.
+// The rows k of a kc x cols block of the right operand as panels of NR columns: all panels of a row at once, so that a
+// row costs one page and full cache lines.
 static inline void copy_panels(__local E* d, __global const S* s, int kc, int cols, long sk, long sn) {
     int full = sn == 1 ? cols / NR : 0;
     if (full) {
@@ -179,10 +179,10 @@ static inline void copy_panels(__local E* d, __global const S* s, int kc, int co
 
 #define AT(i) ap[i * lda + k]
 #define NEXT
-// alpha times the sums: to the tile at `to` with `ld` elements per row (added to it if `old`), or to t[rows][NR] when `to`
-// is 0. Tiles of fewer rows as well, so that few rows are computed in vain.
+// alpha times the sums: to the tile at `to` with `ld` elements per row (added to it if `old`), or to t[rows][NR] when
+// `to` is 0. Tiles of fewer rows as well, so that few rows are computed in vain.
 #define MICRO(name, ROWS)                                                                                             \
-    static inline void name(E* t, A_OF ap, long lda, B_OF bp, long ldb, int kc, E alpha, __global E* to, long ld,       \
+    static inline void name(E* t, A_OF ap, long lda, B_OF bp, long ldb, int kc, E alpha, __global E* to, long ld, \
                             int old) {                                                                                \
         SUMS(ROWS)                                                                                                    \
         if (to && old) { ROWS(ADD) }                                                                                  \

@@ -1,8 +1,8 @@
 // split_k.cl: C = act(alpha * sum of parts + bias), or C += alpha * sum, for products whose k was divided.
 //
-// Part p of (batch, M, N) lies at part + p * step, in the compute type E. A group adds LANES elements; each of its SLICES
-// lines takes every SLICES-th part, so that the order of the sum is fixed: one line for few parts, more for many.
-// With FLAT, C is contiguous. With SUMS (one line) the parts of the sums of A's rows follow, M each.
+// Part p of (batch, M, N) lies at part + p * step, in the compute type E. A group adds LANES elements; each of its
+// SLICES lines takes every SLICES-th part, so that the order of the sum is fixed: one line for few parts, more for
+// many. With FLAT, C is contiguous. With SUMS (one line) the parts of the sums of A's rows follow, M each.
 // Launch: local (LANES * SLICES), global (elements (and rows) / LANES rounded up * local).
 typedef struct {
     long M, N, step, c_m, c0, c1;

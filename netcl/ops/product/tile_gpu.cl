@@ -1,9 +1,11 @@
-// tile_gpu.cl: the register tiles of matmul_gpu.cl and conv_gpu.cl: sizes, and moving tiles to local memory and registers.
+// tile_gpu.cl: the register tiles of matmul_gpu.cl and conv_gpu.cl: sizes, and moving tiles to local memory and
+// registers.
 //
-// A work-group multiplies a BM x BK by a BK x BN tile, both kept in local memory with k outermost. A work-item holds RM x RN
-// sums, in pieces of PM x PN that lie a whole group apart. An operand that runs along k in memory is turned on the way in,
-// its rows exchanged in blocks of 32 so that the writes meet on no bank. E is the compute type, S the storage type, I the
-// type of offsets (int, or long where it must be); `item`, `k0` and `k1` (end of k) are names of the kernel's.
+// A work-group multiplies a BM x BK by a BK x BN tile, both kept in local memory with k outermost. A work-item holds RM
+// x RN sums, in pieces of PM x PN that lie a whole group apart. An operand that runs along k in memory is turned on the
+// way in, its rows exchanged in blocks of 32 so that the writes meet on no bank. E is the compute type, S the storage
+// type, I the type of offsets (int, or long where it must be); `item`, `k0` and `k1` (end of k) are names of the
+// kernel's.
 #ifndef BM
 #define BM 64       // rows of a group's tile (16..256), a multiple of RM
 #endif
@@ -29,7 +31,8 @@
 #define E4 CAT(E, 4)
 #define TURN (32 / (BK / 4))    // step of the exchange of rows
 #ifndef PAD
-#define PAD 0       // or 4: elements between the tile's lines in local memory, instead of exchanging rows; for single loads
+// or 4: elements between the tile's lines in local memory, instead of exchanging rows; for single loads
+#define PAD 0
 #endif
 #define PITCH(ROWS) ((ROWS) + PAD)
 
@@ -42,9 +45,11 @@
 #endif
 // The loads of one operand: COUNT of VEC elements per work-item, `row` and `k` of the i-th.
 #define COUNT(ROWS, VEC) ((ROWS * BK / VEC + WG - 1) / WG)
-#define ROW_OF(i, ROWS, VEC, ALONG_K) (ALONG_K ? (item + (i) * WG) / (BK / VEC) : (item + (i) * WG) % (ROWS / VEC) * VEC)
+#define ROW_OF(i, ROWS, VEC, ALONG_K) (ALONG_K ? (item + (i) * WG) / (BK / VEC) : (item + (i) * WG) % (ROWS / VEC) \
+                                       * VEC)
 #define K_OF(i, ROWS, VEC, ALONG_K) (ALONG_K ? (item + (i) * WG) % (BK / VEC) * VEC : (item + (i) * WG) / (ROWS / VEC))
-#define SWAP_ROW(r, k, ROWS, ALONG_K) (ALONG_K && PAD == 0 && ROWS % 32 == 0 && TURN >= 4 && BK <= 32 ? (r) ^ ((k) / 4 * TURN) : (r))
+#define SWAP_ROW(r, k, ROWS, ALONG_K) (ALONG_K && PAD == 0 && ROWS % 32 == 0 && TURN >= 4 && BK <= 32 \
+                                       ? (r) ^ ((k) / 4 * TURN) : (r))
 // Rows past the end repeat the last one (their sums are not stored); past the end of k there are zeros.
 #define FETCH(reg, from, r_step, k_step, r0, rows, ROWS, VEC, ALONG_K) \
     _Pragma("unroll") for (int i = 0; i < COUNT(ROWS, VEC); i++) { \
