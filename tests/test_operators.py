@@ -2,18 +2,21 @@
 
 import importlib.util
 import inspect
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import netcl.autograd as ag
-from netcl.core.errors import DTypeError
+from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.methods import Methods
 from netcl.core.tensor import Tensor
+from netcl.nn import init
 from netcl.ops import record
 
+EXAMPLE = r"## Adding any other op\n.*?```python\n(.*?)```"
 REPO = Path(__file__).resolve().parents[1]
 PARTS = {"gelu_tanh", "gemm", "weighted_bce_smooth_l1_loss"}  # ops that only others use
 
@@ -84,3 +87,44 @@ def test_operators_leave_what_they_do_not_take_to_python(queue):
         x + "one"
     with pytest.raises(DTypeError, match="add: expected a tensor or a number, got a NumPy array"):
         x + np.ones(2)
+
+
+@pytest.fixture
+def cross(generator):
+    """`ag.cross` of the example in CONTRIBUTING.md, as it would be written."""
+    (example,) = re.findall(EXAMPLE, (REPO / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(example, {})
+    space = {"apply_one": ag.apply_op}
+    exec("from __future__ import annotations\n" + generator.function_text(record.OPS["cross"]), space)
+    yield space["cross"]
+    del record.OPS["cross"]
+
+
+def test_the_example_of_an_op_with_a_kernel(queue, cross):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((4, 3)).astype(np.float32) for _ in range(2))
+    assert str(inspect.signature(cross)) == "(a: 'Value', b: 'Value') -> 'Node'"
+    assert inspect.getdoc(cross).startswith("The cross product of vectors")
+    x, y = (ag.Parameter(Tensor.from_host(queue, v)) for v in (a, b))
+    np.testing.assert_allclose(cross(x, y).numpy(), np.cross(a, b), rtol=1e-5, atol=1e-6)
+    assert cross(x[::2], y[1::2]).shape == (2, 3)
+    compiled = ag.jit_compile(lambda x, y: ag.sum(cross(x, y) * 2.0))
+    grads = []
+    for function in (compiled, lambda x, y: ag.sum(cross(x, y) * 2.0)):
+        with ag.Tape() as tape:
+            loss = function(x, y)
+        tape.backward(loss)
+        grads.append(x.grad.numpy())
+        x.grad = y.grad = None
+    assert compiled.cache_info().unfused == 0 and "cross: its own kernel" in compiled.explain()
+    for found in grads:
+        np.testing.assert_allclose(found, np.cross(b, np.full((4, 3), 2)), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ShapeError, match=r"cross: expected a and b \(..., 3\)"):
+        cross(x, y[:2])
+
+
+def test_functions_that_fill_in_place_show_what_they_take():
+    for name in ("zeros", "uniform", "trunc_normal", "xavier_uniform", "kaiming_normal", "orthogonal"):
+        made, fill = (inspect.signature(getattr(init, n)).parameters for n in (name, f"{name}_"))
+        given = [str(p) for n, p in made.items() if n not in ("queue", "shape", "dtype")]
+        assert ["target: 'Target'", *given] == [str(p) for p in fill.values()]

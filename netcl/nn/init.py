@@ -8,14 +8,14 @@ area.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from netcl.autograd.node import Node
 from netcl.core.device import queue_of
 from netcl.core.errors import CheckpointError, ShapeError
 from netcl.core.layout import as_shape
@@ -197,24 +197,78 @@ def orthogonal(queue: Any, shape: Shape, gain: float = 1.0, *, dtype: Any = "flo
     return Tensor.from_host(queue, (gain * (q if rows >= cols else q.T)).reshape(shape), dtype)
 
 
-def _in_place(make: Callable[..., Tensor]) -> Callable[..., Any]:
-    @functools.wraps(make)
-    def fill(target: Any, *args: Any, **kwargs: Any) -> Any:
-        value = getattr(target, "value", target)
-        token = _left.set(None)
-        try:
-            elementwise.assign(value, make(value.queue, value.shape, *args, dtype=value.dtype, **kwargs))
-        finally:
-            _left.reset(token)
-        return target
+# -- the same in place -------------------------------------------------------------------------------------------------
 
-    fill.__name__ = fill.__qualname__ = f"{make.__name__}_"
-    fill.__doc__ = f"`{make.__name__}` into a parameter or tensor, in place; returns it."
-    return fill
+Target = TypeVar("Target", bound=Tensor | Node)
 
 
-zeros_, ones_, constant_ = (_in_place(f) for f in (zeros, ones, constant))
-uniform_, normal_, trunc_normal_ = (_in_place(f) for f in (uniform, normal, trunc_normal))
-xavier_uniform_, xavier_normal_ = (_in_place(f) for f in (xavier_uniform, xavier_normal))
-kaiming_uniform_, kaiming_normal_ = (_in_place(f) for f in (kaiming_uniform, kaiming_normal))
-orthogonal_ = _in_place(orthogonal)
+def _fill(target: Target, make: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Target:
+    """Write what `make` makes into a parameter or tensor; returns it."""
+    value = target if isinstance(target, Tensor) else target.value
+    token = _left.set(None)
+    try:
+        elementwise.assign(value, make(value.queue, value.shape, *args, dtype=value.dtype, **kwargs))
+    finally:
+        _left.reset(token)
+    return target
+
+
+def zeros_(target: Target) -> Target:
+    """Every element 0, in place. Returns `target`."""
+    return _fill(target, zeros)
+
+
+def ones_(target: Target) -> Target:
+    """Every element 1, in place. Returns `target`."""
+    return _fill(target, ones)
+
+
+def constant_(target: Target, value: float) -> Target:
+    """Every element `value`, in place. Returns `target`."""
+    return _fill(target, constant, value)
+
+
+def uniform_(target: Target, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Target:
+    """Uniform in [low, high), in place: see `uniform`. Returns `target`."""
+    return _fill(target, uniform, low, high, generator=generator)
+
+
+def normal_(target: Target, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Target:
+    """Normal with the given mean and standard deviation, in place: see `normal`. Returns `target`."""
+    return _fill(target, normal, mean, std, generator=generator)
+
+
+def trunc_normal_(
+    target: Target, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0, *, generator: Any = None
+) -> Target:
+    """Normal within [low, high], in place: see `trunc_normal`. Returns `target`."""
+    return _fill(target, trunc_normal, mean, std, low, high, generator=generator)
+
+
+def xavier_uniform_(target: Target, gain: float = 1.0, *, generator: Any = None) -> Target:
+    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)), in place: see `xavier_uniform`. Returns `target`."""
+    return _fill(target, xavier_uniform, gain, generator=generator)
+
+
+def xavier_normal_(target: Target, gain: float = 1.0, *, generator: Any = None) -> Target:
+    """Normal with std gain * sqrt(2 / (fan_in + fan_out)), in place: see `xavier_normal`. Returns `target`."""
+    return _fill(target, xavier_normal, gain, generator=generator)
+
+
+def kaiming_uniform_(
+    target: Target, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", *, generator: Any = None
+) -> Target:
+    """Uniform in +-gain * sqrt(3 / fan), in place: see `kaiming_uniform`. Returns `target`."""
+    return _fill(target, kaiming_uniform, a, mode, nonlinearity, generator=generator)
+
+
+def kaiming_normal_(
+    target: Target, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", *, generator: Any = None
+) -> Target:
+    """Normal with std gain / sqrt(fan), in place: see `kaiming_normal`. Returns `target`."""
+    return _fill(target, kaiming_normal, a, mode, nonlinearity, generator=generator)
+
+
+def orthogonal_(target: Target, gain: float = 1.0, *, generator: Any = None) -> Target:
+    """Orthonormal rows or columns times gain, in place: see `orthogonal`. Returns `target`."""
+    return _fill(target, orthogonal, gain, generator=generator)
