@@ -17,7 +17,7 @@ Binding writes one flat function for the launch, since Python's work around a sm
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -26,39 +26,34 @@ from netcl.core.backend import native, opencl
 from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
 from netcl.core.memory import pool_of
-from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
-from netcl.kernels.signature import Signature, signature
 from netcl.runtime.cache import get_kernel
 
+Launch = Callable[..., Any]  # of the arguments that are not bound, by name; returns the new tensors
 New = Mapping[str, tuple[Shape, DType]]
+# The launch is `launch`; `_slow` does the same by pyopencl, where launches are watched, or numbers exceed their type.
+# Names of its own begin with _, for the others are those of a kernel's arguments.
 _TEXT = """
-def make(_slow, _opencl, _process, _head, _pieces, _enqueue, _pool, _queue, _sizes):
-    {pieces} = _pieces
-    {sizes} = _sizes
-    def launch({parameters}):
-        if _opencl.hooks or _process.gate is not None:
-            return _slow({parameters})
-        {new}
-        try:
-            _packed = _head + {packed}
-        except (OverflowError, StructError):
-            return _slow({parameters})
-        if _enqueue(_packed):
-            return _slow({parameters})
-        return {results}
-    return launch
-"""  # names of its own begin with _, for the others are those of a kernel's arguments
-_SLOW = """
-def make(_opencl, _kernel, _grid, _group, _known, _pool, _queue, _sizes):
+def make(_opencl, _process, _kernel, _grid, _group, _pool, _queue, _enqueue, _pack, _known, _sizes):
     {known} = _known
     {sizes} = _sizes
-    def launch({parameters}):
+    def _slow({free}):
         {new}
         _opencl.launch(_kernel, _queue, _grid, _group, {arguments})
         return {results}
-    return launch
-"""  # the same by pyopencl, or where launches are watched
+    def launch({free}):
+        if _opencl.hooks or _process.gate is not None:
+            return _slow({free})
+        {new}
+        try:
+            _packed = _pack({packed})
+        except (OverflowError, StructError):
+            return _slow({free})
+        if _enqueue(_packed):
+            return _slow({free})
+        return {results}
+    return _slow if _enqueue is None else launch
+"""
 
 
 class Program:
@@ -66,8 +61,8 @@ class Program:
 
     __slots__ = ("kernel", "queue", "signature")
 
-    def __init__(self, queue: Queue, kernel: opencl.Kernel, known: Signature) -> None:
-        self.queue, self.kernel, self.signature = queue, kernel, known
+    def __init__(self, queue: Any, kernel: opencl.Kernel) -> None:
+        self.queue, self.kernel, self.signature = queue, kernel, kernel.signature
 
     def record(self, argument: str, **fields: Any) -> bytes:
         """The bytes of a record argument from its fields."""
@@ -75,7 +70,7 @@ class Program:
 
     def bind(
         self, grid: tuple[int, ...], group: tuple[int, ...] | None, new: New | None = None, /, **known: Any
-    ) -> Launch[Any]:
+    ) -> Launch:
         """A launch of `grid` work-items in groups of `group` that takes, by name, what is neither new nor in `known`.
 
         Args: new: shape and dtype of the tensors that every launch makes and returns: one, or a tuple of several.
@@ -85,86 +80,78 @@ class Program:
         unknown = {*known, *new} - set(names)
         if unknown:
             raise TypeError(f"{self.kernel.name}: expected arguments among {names}, got {sorted(unknown)}.")
-        known = {n: records[n].pack(**v) if isinstance(v, Mapping) else v for n, v in known.items()}
-        for name in [n for n in names if f"o{n}" in names and n in known]:
-            known.setdefault(f"o{name}", known[name].offset)
-            known[name] = known[name].buffer
-        known |= {f"o{n}": 0 for n in new if f"o{n}" in names}
-        values = tuple(_value(n, names, known, new) for n in names)
-        free = [n for n in names if n not in known and n not in new and not (n[0] == "o" and n[1:] in names)]
-        return self._launch(grid, group, values, free, known, new)
+        free, values = [], []  # parameters of the launch; per argument what it reads as Python, or what is known
+        for name in names:
+            owner = name[1:] if name[0] == "o" and name[1:] in names else ""  # whose first element it is
+            given = known.get(name, known.get(owner))
+            if name in known and owner:
+                values.append(given)
+            elif owner:
+                values.append(0 if owner in new else f"{owner}.offset" if given is None else given.offset)
+            elif given is not None:
+                pack = isinstance(given, Mapping)
+                values.append(records[name].pack(**given) if pack else given.buffer if f"o{name}" in names else given)
+            else:
+                values.append(f"{name}.buffer" if name in new or f"o{name}" in names else name)
+                free += [] if name in new else [name]
+        return self._launch(grid, group, ", ".join(free), values, new)
 
-    def _launch(
-        self, grid: Any, group: Any, values: tuple[str | None, ...], free: list[str], known: dict[str, Any], new: New
-    ) -> Launch[Any]:
-        """The function behind `bind`: `values` are what stands for the arguments, None for the `known`."""
-        names, kernel, queue = self.signature.names, self.kernel, self.queue
-        given = [f"_k{i}" if v is None else v for i, v in enumerate(values)]
-        bound = {f"_k{i}": known[n] for i, (n, v) in enumerate(zip(names, values, strict=True)) if v is None}
-        pool = pool_of(queue)
+    def _launch(self, grid: Any, group: Any, free: str, values: list[Any], new: New) -> Launch:
+        """The function behind `bind`: `values` are Python text for what a launch reads, else what is known."""
+        kernel, queue, sender = self.kernel, self.queue, self.kernel.sender
+        known = {f"_k{i}": value for i, value in enumerate(values) if not isinstance(value, str)}
+        arguments = ", ".join([v if isinstance(v, str) else f"_k{i}" for i, v in enumerate(values)])
+        pack, packed = None, ""
+        if sender is not None:
+            head = native.geometry(grid, group) + struct.pack("=QQ", sender.address, queue.int_ptr)
+            pack, packed, runs = _packing(head, sender.layout, kernel.types, values)
+            known |= runs
+        makes = [f"{y} = Tensor(_pool.buffer(_n{k}), _s{k}, _t{k}, 0, _d{k}, _queue)" for k, y in enumerate(new)]
+        facts = ", ".join([f"(_n{k}, _s{k}, _t{k}, _d{k})" for k in range(len(new))])
+        text = _TEXT.format(
+            known=f"[{', '.join(known)}]", sizes=f"[{facts}]", free=free, new="; ".join(makes) or "pass",
+            arguments=arguments, packed=packed, results=", ".join(new) or "None",
+        )  # fmt: skip
         sizes = [(layout.size_of(s) * t.itemsize, s, layout.contiguous_strides(s), t) for s, t in new.values()]
-        make = _factory(_SLOW, tuple(new), parameters=", ".join(free), known=_listed(bound), arguments=", ".join(given))
-        slow: Launch[Any] = make(opencl, kernel, grid, group, [*bound.values()], pool, queue, sizes)
-        sender = kernel.sender
-        if sender is None:
-            return slow
-        head = native.geometry(grid, group) + struct.pack("=QQ", sender.address, queue.int_ptr)
-        pieces, packed = _pieces(sender, values, names, known)
-        names_of_pieces = _listed(f"_p{i}" for i in range(len(pieces)))
-        make = _factory(_TEXT, tuple(new), parameters=", ".join(free), packed=packed, pieces=names_of_pieces)
-        launch: Launch[Any] = make(slow, opencl, process, head, pieces, sender.launch, pool, queue, sizes)
-        return launch
+        pool, enqueue = pool_of(queue) if new else None, sender and sender.launch
+        return _made(text)(opencl, process, kernel, grid, group, pool, queue, enqueue, pack, known.values(), sizes)
 
 
-def program(queue: Queue, source: str, name: str, options: tuple[str, ...] = (), edit: Any = None) -> Program:
+def program(queue: Any, source: str, name: str, options: tuple[str, ...] = (), edit: Any = None) -> Program:
     """The kernel `name` of `source` for `queue`, built on first use (see runtime.cache.get_kernel)."""
-    found = signature(source, name)
-    return Program(queue, get_kernel(queue, source, name, found.types, options, edit), found)
+    return Program(queue, get_kernel(queue, source, name, None, options, edit))
 
 
-def _value(name: str, names: Sequence[str], known: Mapping[str, Any], new: New) -> str | None:
-    """What a launch puts in the place of an argument, as Python; None for what is known before."""
-    if name in known:
-        return None
-    if name[0] == "o" and name[1:] in names:
-        return f"{name[1:]}.offset"
-    return f"{name}.buffer" if name in new or f"o{name}" in names else name
+def _packing(
+    head: bytes, slots: list[str], types: tuple[DType | None, ...], values: list[Any]
+) -> tuple[Callable[..., bytes], str, dict[str, bytes]]:
+    """How one `struct` packs a launch: its function, what to give it as Python, and the bytes named in that.
 
-
-def _pieces(
-    sender: native.Sender, values: Sequence[str | None], names: Sequence[str], known: Mapping[str, Any]
-) -> tuple[list[Any], str]:
-    """Bytes and packers for runs of known and unknown arguments, and the expression that joins them."""
-    pieces: list[Any] = []
-    parts: list[str] = []
-    first = 0
-    for last in range(1, len(names) + 1):
-        if last < len(names) and (values[last] is None) == (values[first] is None):
+    Neighbouring arguments that are known are packed here, and are one string of bytes to a launch.
+    """
+    runs, format, parts, last = {"_p0": head}, [f"{len(head)}s"], ["_p0"], "_p0"
+    for slot, kind, value in zip(slots, types, values):
+        address = ".int_ptr" if kind is None else ""
+        if isinstance(value, str):
+            format.append(slot)
+            parts.append(value + address)
+            last = ""
             continue
-        packer, run = sender.packer(first, last), range(first, last)
-        memory = [sender.is_memory(i) for i in run]
-        if values[first] is None:
-            given = [known[names[i]] for i in run]
-            pieces.append(packer(*[g.int_ptr if m else g for g, m in zip(given, memory)]))
-            parts.append(f"_p{len(pieces) - 1}")
+        more = struct.pack(f"={slot}", value.int_ptr if address else value)
+        if last:
+            runs[last] += more
+            format[-1] = f"{len(runs[last])}s"
         else:
-            pieces.append(packer)
-            inside = ", ".join(f"{values[i]}.int_ptr" if m else str(values[i]) for i, m in zip(run, memory))
-            parts.append(f"_p{len(pieces) - 1}({inside})")
-        first = last
-    return pieces, " + ".join(parts) or 'b""'
-
-
-def _listed(names: Iterable[str]) -> str:
-    return f"[{', '.join(names)}]"
+            last = f"_p{len(runs)}"
+            runs[last] = more
+            format.append(f"{len(more)}s")
+            parts.append(last)
+    return struct.Struct("=" + "".join(format)).pack, ", ".join(parts), runs
 
 
 @cache
-def _factory(text: str, new: tuple[str, ...], **parts: str) -> Callable[..., Launch[Any]]:
-    """`make` of _TEXT or _SLOW, written out for these parts and new tensors."""
-    made = [f"{y} = Tensor(_pool.buffer(_n{k}), _s{k}, _t{k}, 0, _d{k}, _queue)" for k, y in enumerate(new)]
-    sizes = _listed(f"(_n{k}, _s{k}, _t{k}, _d{k})" for k in range(len(new)))
+def _made(text: str) -> Callable[..., Launch]:
+    """`make` of a text of _TEXT's form."""
     space: dict[str, Any] = {"StructError": struct.error, "Tensor": Tensor}
-    exec(text.format(sizes=sizes, new="; ".join(made) or "pass", results=", ".join(new) or "None", **parts), space)
-    make: Callable[..., Launch[Any]] = space["make"]
-    return make
+    exec(text, space)
+    return space["make"]  # type: ignore[no-any-return]

@@ -1,10 +1,11 @@
 """Built OpenCL programs, kept in memory and on disk, and the kernels made from them.
 
-An entry on disk is `<key>.bin`: a header (magic, key, checksum of the payload) and the driver's binary. The key covers
-source, build options, device, driver and platform version, so an update of any of them is a miss. The header is checked
-before the driver sees the payload, because drivers crash on damaged binaries. Entries appear by an atomic rename, so
-several processes may fill one folder. A folder that cannot be written means no cache, never an error; one that others
-than the user may write to is not used, with one warning, since what they put there would run as the user.
+An entry on disk is `<key>.bin`: a header (magic, key, checksum and length of what follows), the arguments of the
+program's kernels as JSON, and the driver's binary. The key covers source, build options, device, driver and platform
+version, so an update of any of them is a miss. The header is checked before the driver sees the binary, because drivers
+crash on damaged ones. Entries appear by an atomic rename, so several processes may fill one folder. A folder that
+cannot be written means no cache, never an error; one that others than the user may write to is not used, with one
+warning, since what they put there would run as the user.
 
 PoCL keeps what it compiled itself, for the group sizes that were used. Asked for a binary it compiles every kernel once
 more for all sizes, which took two thirds of a first run. So its entries only note that PoCL has the program, and
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 import re
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netcl.core import debug, process, settings
+from netcl.core.backend.signature import Declared, Signature, declared
 from netcl.core.device import pocl, pocl_cache
 from netcl.core.driver import pocl_folder
 from netcl.core.errors import BuildError, DeviceError
@@ -38,8 +41,8 @@ from netcl.core.paths import distrust, own_temporary, read_regular
 if TYPE_CHECKING:
     from netcl.core.backend.opencl import Kernel
 
-MAGIC = b"netcl program 1\n"
-HEADER = len(MAGIC) + 32 + 32  # magic, key, sha256 of the payload
+MAGIC = b"netcl program 2\n"
+HEADER = len(MAGIC) + 32 + 32 + 4  # magic, key, sha256 of what follows it, length of the JSON
 LARGEST = 256 << 20  # bytes of an entry that is read
 KEEP = 0.9  # eviction goes down to this share of the limit, so that it does not run at every write
 STALE = 3600.0  # seconds after which a draft was left behind by a process that died
@@ -66,21 +69,26 @@ def program_key(source: str, options: Sequence[str], device: Any) -> str:
     host = device.platform
     facts = (device.name, device.version, device.driver_version, host.name, host.version)
     digest = hashlib.sha256()
-    for field in (source, "\0".join(options), *facts):
+    for field in (MAGIC, source, "\0".join(options), *facts):
         data = str(field).encode()
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()
 
 
-def encode(key: str, payload: bytes) -> bytes:
-    """An entry: header and payload."""
-    return MAGIC + bytes.fromhex(key) + hashlib.sha256(payload).digest() + payload
+def encode(key: str, declared: Declared, binary: bytes) -> bytes:
+    """An entry of the cache."""
+    notes = json.dumps(declared).encode()
+    rest = len(notes).to_bytes(4, "little") + notes + binary
+    return MAGIC + bytes.fromhex(key) + hashlib.sha256(rest).digest() + rest
 
 
-def decode(key: str, entry: bytes) -> bytes | None:
-    """The payload of `entry`, or None when it is truncated, damaged or belongs to another key."""
-    payload = entry[HEADER:]
-    return payload if payload and entry[:HEADER] == encode(key, payload)[:HEADER] else None
+def decode(key: str, entry: bytes) -> tuple[Declared, bytes] | None:
+    """What `entry` holds of the program, or None when it is truncated, damaged or belongs to another key."""
+    start, rest = entry[: HEADER - 4], entry[HEADER - 4 :]
+    if start != MAGIC + bytes.fromhex(key) + hashlib.sha256(rest).digest():
+        return None
+    notes = HEADER + int.from_bytes(entry[HEADER - 4 : HEADER], "little")
+    return json.loads(entry[HEADER:notes]), entry[notes:]
 
 
 class ProgramCache:
@@ -166,25 +174,29 @@ class ProgramCache:
         """Forget the programs of this process; those on disk stay."""
         self._programs.clear()
 
+    def _entry(self, key: str) -> tuple[Declared, bytes] | None:
+        """What the folder holds of a program; None where there is nothing of it."""
+        entry = self.read(f"{key}.bin")
+        found = None if entry is None else decode(key, entry)
+        self.stats.rejected += entry is not None and found is None
+        return found
+
     def _load(self, ctx: Any, key: str, device: Any) -> Any:
         """The program from disk, or None."""
         import pyopencl as cl
 
-        entry = self.read(f"{key}.bin")
-        if entry is None:
+        found = self._entry(key)
+        if found is None:
             return None
-        binary = decode(key, entry)
-        if binary is not None:
-            try:
-                raw = cl._cl._Program(ctx, [device], [binary])
-                raw._build(options=b"", devices=[device])
-            except cl.Error:  # a driver that changed without changing its version
-                binary = None
-        if binary is None:
+        kernels, binary = found
+        try:
+            raw = cl._cl._Program(ctx, [device], [binary])
+            raw._build(options=b"", devices=[device])
+        except cl.Error:  # a driver that changed without changing its version
             self.stats.rejected += 1
             return None
         self._hit(key)
-        return cl.Program(raw)
+        return _program(raw, kernels)
 
     def _hit(self, key: str) -> None:
         folder = self.cache_dir
@@ -198,8 +210,9 @@ class ProgramCache:
         import pyopencl as cl
 
         pocl_cache.tend_once(self.limit)
-        note = encode(key, f"kept by PoCL in {pocl_folder()}".encode())
-        known = self.read(f"{key}.bin") == note
+        note = f"kept by PoCL in {pocl_folder()}".encode()
+        kernels, found = self._entry(key) or ({}, b"")
+        known = found == note
         start, began = time.time(), time.perf_counter()
         raw = self._compiled(ctx, source, key, device, options, retry=known)
         if not raw.get_info(cl.program_info.NUM_KERNELS) and pocl_cache.forget(start):  # what it kept was damaged
@@ -208,9 +221,10 @@ class ProgramCache:
         if known:
             self._hit(key)
         else:
+            kernels = _declared(source)
             self._built(device, time.perf_counter() - began)
-            self._store(key, note)
-        return cl.Program(raw)
+            self._store(key, encode(key, kernels, note))
+        return _program(raw, kernels)
 
     def _compiled(
         self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...], retry: bool = False
@@ -247,8 +261,9 @@ class ProgramCache:
         began = time.perf_counter()
         raw = self._compiled(ctx, source, key, device, options)
         self._built(device, time.perf_counter() - began)
+        kernels = _declared(source)
         if not edit and self.limit == 0:
-            return cl.Program(raw)
+            return _program(raw, kernels)
         devices: Any = raw.get_info(cl.program_info.DEVICES)
         binaries: Any = raw.get_info(cl.program_info.BINARIES)
         binary = dict(zip(devices, binaries)).get(device)
@@ -260,8 +275,8 @@ class ProgramCache:
             except cl.Error as error:
                 raise self._failure(cl, raw, source, key, device, (*options, "edited"), error) from None
         if binary:
-            self._store(key, encode(key, bytes(binary)))
-        return cl.Program(raw)
+            self._store(key, encode(key, kernels, bytes(binary)))
+        return _program(raw, kernels)
 
     def _failure(
         self, cl: Any, raw: Any, source: str, key: str, device: Any, options: tuple[str, ...], error: Exception
@@ -317,6 +332,23 @@ class ProgramCache:
         self._size = size
 
 
+def _declared(source: str) -> Declared:
+    """The arguments of a program's kernels; none where conditions of the text are beyond our reading."""
+    try:
+        return declared(source)
+    except (SyntaxError, TypeError, ArithmeticError):
+        return {}
+
+
+def _program(raw: Any, kernels: Declared) -> Any:
+    """The driver's program as pyopencl knows it, with what its kernels take."""
+    import pyopencl as cl
+
+    program: Any = cl.Program(raw)
+    program.netcl_kernels = kernels
+    return program
+
+
 def _entries(folder: Path) -> tuple[list[tuple[float, int, Path]], int]:
     """(time of last use, size, path) of every entry, and their total size."""
     found = []
@@ -355,32 +387,27 @@ cacher = ProgramCache()
 
 
 def get_kernel(
-    queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...] = (), edit: Edit | None = None
+    queue: Any, source: str, name: str, types: Any = None, options: tuple[str, ...] = (), edit: Edit | None = None
 ) -> Kernel:
     """The kernel `name` of `source` for `queue`, built on first use and then kept with the queue.
 
-    `types` names each argument once: None for memory, a dtype for a scalar. Every queue has kernel objects of its own,
-    since they hold their arguments; the program behind them is shared. Raises BuildError when it does not build.
+    Every queue has kernel objects of its own, since they hold their arguments; the program behind them is shared.
+    Raises BuildError when it does not build, or has no such kernel.
     """
     try:
         return queue.netcl_kernels[source, name, options]  # type: ignore[no-any-return]
     except (AttributeError, KeyError):
-        return _make_kernel(queue, source, name, types, options, edit)
+        return _make_kernel(queue, source, name, options, edit)
 
 
-def _make_kernel(
-    queue: Any, source: str, name: str, types: Sequence[Any], options: tuple[str, ...], edit: Edit | None
-) -> Kernel:
-    import pyopencl as cl
-
+def _make_kernel(queue: Any, source: str, name: str, options: tuple[str, ...], edit: Edit | None) -> Kernel:
     from netcl.core.backend.opencl import Kernel
 
-    debug.log(debug.SOURCE, f"{name} {' '.join(options)}\n{source}")
+    if debug.level >= debug.SOURCE:
+        debug.log(debug.SOURCE, f"{name} {' '.join(options)}\n{source}")
     program = cacher.get_program(queue.context, source, queue.device, options, edit)
-    try:
-        kernel = Kernel(program, name, types)
-    except cl.Error as error:
-        listed = ", ".join(kernel_names(source)) or "none"
-        raise BuildError(f"get_kernel: expected a kernel {name!r}, got a program with: {listed} ({error}).") from None
-    kernels = queue.__dict__.setdefault("netcl_kernels", {})
-    return kernels.setdefault((source, name, options), kernel)  # type: ignore[no-any-return]
+    kernels = program.netcl_kernels
+    if name not in kernels:
+        raise BuildError(f"get_kernel: expected a kernel {name!r}, got a program with: {', '.join(kernels) or 'none'}.")
+    kernel = Kernel(program, name, Signature(kernels[name]))
+    return queue.__dict__.setdefault("netcl_kernels", {}).setdefault((source, name, options), kernel)  # type: ignore[no-any-return]

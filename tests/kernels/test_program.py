@@ -5,11 +5,11 @@ import pytest
 
 from netcl.core import live
 from netcl.core.backend import opencl
+from netcl.core.backend.signature import signature
 from netcl.core.dtypes import FLOAT32, INT32
 from netcl.core.errors import BuildError
 from netcl.core.tensor import Tensor
 from netcl.kernels.program import program
-from netcl.kernels.signature import signature
 
 SCALED = """
 #define T float

@@ -11,12 +11,12 @@ import pytest
 from units import TOLERANCE, error, families, packed, tf32
 
 import netcl
+from netcl.core.backend.signature import signature
 from netcl.core.device.profile import numpy_profile, override_profile
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
 from netcl.core.errors import BuildError, DTypeError, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.kernels.route import force, ranked
-from netcl.kernels.signature import signature
 from netcl.kernels.tiling import cut, depth_of
 from netcl.ops.nvidia import edit, mma, probe, wgmma
 from netcl.ops.nvidia.pack import Operand, packing, pitch_of

@@ -5,14 +5,15 @@ import math
 
 import numpy as np
 import pytest
+from netcl.kernels.signature import signature
 
 from netcl.core.backend import opencl
+from netcl.core.backend.signature import signature
 from netcl.core.device.profile import override_profile, profile_of
 from netcl.core.dtypes import FLOAT32
 from netcl.core.tensor import Tensor
 from netcl.fusion import many as multi
 from netcl.fusion.walk import Operand, Walk
-from netcl.kernels.signature import signature
 from netcl.ops.total_norm import total_norm
 from netcl.ops.update import Updater, update
 

@@ -154,7 +154,7 @@ def test_an_entry_that_the_driver_refuses_is_rebuilt(get, tmp_path):
     """DEV-09: intact, but from a driver that changed without changing its version."""
     get(1)
     (path,) = entries(tmp_path)
-    path.write_bytes(module.encode(path.stem, b"a binary of something else" * 50))
+    path.write_bytes(module.encode(path.stem, {}, b"a binary of something else" * 50))
     get(1)
     assert counts(get.stats) == (1, 0, 0, 1)
     get(1)

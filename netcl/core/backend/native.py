@@ -11,7 +11,7 @@ import ctypes
 import importlib.util
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and 
 P, SIZE, UINT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
 POINTER = attrgetter("int_ptr")  # the driver's handle of a pyopencl object
 _MEMORY = 1 << 31  # marks memory among the sizes of arguments
-_CODES = {
+_CODES = {  # the letters by which `struct` knows dtypes; records are bytes
     "f2": "e", "f4": "f", "f8": "d", "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q",
     "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
 }  # fmt: skip
@@ -91,7 +91,7 @@ def load(path: str) -> Extension:
 
 def _locked() -> bool:
     """Whether Python's lock keeps the arguments of two threads apart."""
-    return getattr(sys, "_is_gil_enabled", lambda: True)()
+    return not hasattr(sys, "_is_gil_enabled") or bool(sys._is_gil_enabled())
 
 
 def absence() -> str:
@@ -122,7 +122,7 @@ class _Call(ctypes.Structure):
 class Sender:
     """A kernel's launches through `_send.c`. `pack(queue address, *arguments)` gives what follows the geometry."""
 
-    __slots__ = ("_event", "_kept", "_layout", "_types", "address", "launch", "memory", "mixed", "pack")
+    __slots__ = ("_event", "_kept", "_types", "address", "launch", "layout", "memory", "mixed", "pack")
 
     def __init__(self, handle: Any, types: Sequence[DType | None], functions: Extension) -> None:
         """Args: types: as in `opencl.Kernel`."""
@@ -137,16 +137,8 @@ class Sender:
         call = _Call(handle.int_ptr, ctypes.addressof(driver()), len(marks), 0, *addresses)
         self._kept = (handle, sizes, sent, call)
         self.address = ctypes.addressof(call)
-        self._layout = ["Q" if t is None else padded_code(t) for t in types]
-        self.pack = partial(struct.Struct(f"=QQ{''.join(self._layout)}").pack, self.address)
-
-    def packer(self, first: int, last: int | None) -> Callable[..., bytes]:
-        """A function that packs the arguments `first` to `last`, memory as addresses."""
-        return struct.Struct("=" + "".join(self._layout[first:last])).pack
-
-    def is_memory(self, index: int) -> bool:
-        """Whether an argument is memory, which `packer` takes as an address."""
-        return self._types[index] is None
+        self.layout = ["Q" if t is None else padded_code(t) for t in types]
+        self.pack = partial(struct.Struct(f"=QQ{''.join(self.layout)}").pack, self.address)
 
     def launch_event(self, packed: bytes) -> tuple[int, Any]:
         """As `launch`, with the event."""
@@ -186,6 +178,7 @@ def geometry(global_size: Sequence[int], local_size: Sequence[int] | None) -> by
     return struct.pack("=7Q", len(global_size), *sizes[0], *sizes[1])
 
 
+@cache
 def padded_code(dtype: DType) -> str:
     """How `struct` packs a number of a dtype, or a record as bytes, into a multiple of eight bytes."""
     code = f"{dtype.itemsize}s" if dtype.kind == "V" else _CODES[f"{dtype.kind}{dtype.itemsize}"]

@@ -15,8 +15,9 @@ import numpy as np
 
 from netcl.core import host_memory, live, process
 from netcl.core.backend import native
+from netcl.core.backend.signature import Signature
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import DType, transferable
+from netcl.core.dtypes import transferable
 from netcl.core.errors import DeviceError, IndexOutOfRange, NetclError, OutOfMemoryError
 from netcl.core.memory import empty_buffer, pinned_pool_of
 from netcl.core.protocols import Queue
@@ -35,14 +36,14 @@ PENDING_LIMIT = 64  # host copies in flight before the oldest is waited for
 
 
 class Kernel:
-    """A built kernel. `types` names each argument once: None for memory, a dtype for a scalar."""
+    """A built kernel, and what it takes: `types` has None for memory, a dtype for a scalar."""
 
-    __slots__ = ("_kept", "handle", "lock", "name", "sender", "types")
+    __slots__ = ("_kept", "handle", "lock", "name", "sender", "signature", "types")
 
-    def __init__(self, program: cl.Program, name: str, types: Sequence[DType | None]) -> None:
+    def __init__(self, program: cl.Program, name: str, signature: Signature) -> None:
         self.handle = cl.Kernel(program, name)
-        self.handle.set_scalar_arg_dtypes(list(types))
-        self.name, self.types = name, tuple(types)
+        self.handle.set_scalar_arg_dtypes(list(signature.types))
+        self.name, self.signature, self.types = name, signature, signature.types
         self.sender = self._kept = native.sender(self.handle, self.types)  # prepared launches hold its address
         self.lock = threading.Lock()  # a kernel object holds its arguments, so setting and sending them is one step
 

@@ -1,15 +1,16 @@
 """What a kernel takes, read from its OpenCL C: names and types of arguments, and the layout of records.
 
 A fact has one home: the `.cl` file declares an argument or a field, and Python reads it there. Reading needs no
-compiler: conditions and simple macros of the text are followed as far as the kernel's declaration.
+compiler: conditions and simple macros of the text are followed. What was read is plain data, so that the program cache
+keeps it beside the binary.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +21,24 @@ SCALARS = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "long": "i8", "ulong": "u8",
     "half": "f2", "float": "f4", "double": "f8",
 }  # fmt: skip
-CODES = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q", "f4": "f", "f8": "d"}
+CODES = {
+    "i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q", "f2": "e", "f4": "f",
+    "f8": "d",
+}  # fmt: skip
+# An argument: its name, and None for memory, a code such as "i8", or the fields of a record: (name, code, how many).
+# A type that is neither goes by its own name.
+Argument = tuple[str, Any]
+Declared = dict[str, list[Argument]]  # the arguments of each kernel of a program
+
 _ALIAS = re.compile(rf"typedef\s+({'|'.join(SCALARS)})\s+(\w+)\s*;")
+_RECORD = re.compile(r"typedef\s+struct\s*\{([^}]*)\}\s*(\w+)\s*;")
+_KERNEL = re.compile(r"\b(?:__)?kernel\b[^;{}]*?\bvoid\s+(\w+)\s*\(((?:[^()]|\([^()]*\))*)\)")
+_FIELD = re.compile(r"(\w+)(?:\[(\d+)\])?")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _DIRECTIVE = re.compile(r"\s*#\s*(\w+)\s*(.*)")
 _MACRO = re.compile(r"(\w+)(\(?)\s*(.*)", re.S)
-_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_WORD = re.compile(r"(\b[A-Za-z_]\w*\b)")
 _COMMA = re.compile(r",(?![^()]*\))")  # outside brackets: JOIN(T, 4) is one type
-_INSIDE = re.compile(r"(?:[^()]|\([^()]*\))*")  # a kernel's brackets
 _DEFINED = re.compile(r"defined\s*\(?\s*(\w+)\s*\)?")
 
 
@@ -36,13 +47,12 @@ class Record:
 
     __slots__ = ("_layout", "counts", "dtype", "names")
 
-    def __init__(self, fields: list[tuple[str, str, int]]) -> None:
-        """Args: fields: (name, C type, how many) in order."""
+    def __init__(self, fields: Sequence[tuple[str, str, int]]) -> None:
+        """Args: fields: (name, code of its type, how many) in order."""
         self.names = tuple(name for name, _, _ in fields)
         self.counts = tuple(count for _, _, count in fields)
-        codes = [(CODES[SCALARS[kind]], count) for _, kind, count in fields]
-        widest = max((code for code, _ in codes), key=struct.calcsize)
-        self._layout = struct.Struct("@" + "".join(f"{n}{code}" for code, n in codes) + f"0{widest}")
+        widest = max((CODES[code] for _, code, _ in fields), key=struct.calcsize)
+        self._layout = struct.Struct("@" + "".join(f"{n}{CODES[code]}" for _, code, n in fields) + f"0{widest}")
         self.dtype: DType = np.dtype(f"V{self._layout.size}")
 
     def pack(self, **values: Any) -> bytes:
@@ -55,61 +65,59 @@ class Record:
         return self._layout.pack(*flat)
 
 
-class Signature(NamedTuple):
+class Signature:
     """A kernel's arguments: their names, their types (None for memory), and the layouts of those that are records."""
 
-    names: tuple[str, ...]
-    types: tuple[DType | None, ...]
-    records: dict[str, Record]
+    __slots__ = ("names", "records", "types")
+
+    def __init__(self, arguments: Sequence[Argument]) -> None:
+        """Args: arguments: as `declared` reads them. Raises BuildError for a type that no launch can pass."""
+        for _, kind in arguments:
+            if isinstance(kind, str) and kind not in CODES:
+                raise BuildError(f"{kind}: expected a scalar type or a record declared in the program, got neither.")
+        self.names = tuple(name for name, _ in arguments)
+        self.records = {name: Record(kind) for name, kind in arguments if isinstance(kind, (list, tuple))}
+        kinds = [self.records[name].dtype if name in self.records else kind for name, kind in arguments]
+        self.types = tuple(None if kind is None else np.dtype(kind) for kind in kinds)
 
 
-@cache
 def signature(source: str, name: str) -> Signature:
     """The arguments of the kernel `name` in the program `source`. Raises BuildError when it declares no such kernel."""
+    found = declared(source)
+    if name not in found:
+        raise BuildError(f"{name}: expected a kernel of this name in its program, got {', '.join(found) or 'none'}.")
+    return Signature(found[name])
+
+
+def declared(source: str) -> Declared:
+    """The arguments of every kernel in the program `source`."""
     text, macros = _preprocessed(source)
-    aliases = {alias: kind for kind, alias in _ALIAS.findall(text)}
-    found = re.search(rf"__kernel\b[^;{{}}]*?\b{re.escape(name)}\s*\(", text) or re.search(
-        rf"__kernel\b[^;{{}}]*?\b{_named(name, macros)}\s*\(", text
-    )
-    if found is None:
-        raise BuildError(f"{name}: expected a kernel of this name in its program, got none.")
-    inside = _expand(_INSIDE.match(text, found.end())[0], macros)  # type: ignore[index]  # it matches nothing as well
-    declared = [_argument(part, text, macros, aliases) for part in _COMMA.split(inside) if part.strip()]
-    records = {n: kind for n, kind in declared if isinstance(kind, Record)}
-    types = tuple(kind.dtype if isinstance(kind, Record) else kind for _, kind in declared)
-    return Signature(tuple(n for n, _ in declared), types, records)
+    kinds: dict[str, Any] = dict(SCALARS)
+    kinds |= {alias: SCALARS[kind] for kind, alias in _ALIAS.findall(text)}
+    kinds |= {name: _fields(_expand(inside, macros), kinds) or name for inside, name in _RECORD.findall(text)}
+    found = _KERNEL.findall(text)
+    return {_expand(name, macros): _arguments(_expand(inside, macros), kinds) for name, inside in found}
 
 
-def _named(name: str, macros: dict[str, str]) -> str:
-    """The macro that stands for the kernel's name in generated programs."""
-    return next((re.escape(macro) for macro, value in macros.items() if value == name), re.escape(name))
+def _arguments(text: str, kinds: dict[str, Any]) -> list[Argument]:
+    """What stands between the brackets of a kernel."""
+    found: list[Argument] = []
+    for part in _COMMA.split(text):
+        words = [word for word in part.replace("*", " * ").split() if word not in ("const", "unsigned")]
+        if words and words != ["void"]:
+            found.append((words[-1], None if "*" in words else kinds.get(words[0], words[0])))
+    return found
 
 
-def _argument(text: str, program: str, macros: dict[str, str], aliases: dict[str, str]) -> tuple[str, Any]:
-    """(name, type) of one declared argument."""
-    words = text.replace("*", " * ").split()
-    if "*" in words:
-        return words[-1], None
-    kind = next(w for w in words if w not in ("const", "unsigned"))
-    kind = aliases.get(kind, kind)
-    if kind in SCALARS:
-        return words[-1], np.dtype(SCALARS[kind])
-    return words[-1], _record(program, kind, macros, aliases)
-
-
-def _record(program: str, kind: str, macros: dict[str, str], aliases: dict[str, str]) -> Record:
-    """The layout of `typedef struct { ... } kind;` in the text of a program."""
-    found = re.search(rf"typedef\s+struct\s*\{{([^}}]*)\}}\s*{re.escape(kind)}\s*;", program)
-    if found is None:
-        raise BuildError(f"{kind}: expected a scalar type or a record declared in the program, got neither.")
-    fields = []
-    for line in _expand(found[1], macros).split(";"):
-        if line.strip():
-            c_type, names = line.split(None, 1)
-            for one in names.split(","):
-                plain, _, count = one.strip().partition("[")
-                fields.append((plain, aliases.get(c_type, c_type), int(count.rstrip("]") or 1)))
-    return Record(fields)
+def _fields(text: str, kinds: dict[str, Any]) -> list[tuple[str, str, int]]:
+    """The fields of a record of scalars; none for what holds others."""
+    found = []
+    for line in text.split(";"):
+        kind, _, names = line.strip().partition(" ")
+        if kind and kinds.get(kind) not in CODES:
+            return []
+        found += [(name, kinds[kind], int(count or 1)) for name, count in _FIELD.findall(names)]
+    return found
 
 
 # -- the part of C's preprocessor that our programs use ----------------------------------------------------------------
@@ -151,7 +159,8 @@ def _preprocessed(source: str) -> tuple[str, dict[str, str]]:
 def _true(word: str, condition: str, macros: dict[str, str]) -> bool:
     if word != "if":
         return (condition.split()[0] in macros) == (word == "ifdef")
-    text = _WORD.sub("0", _expand(_DEFINED.sub(lambda m: str(int(m[1] in macros)), condition), macros))
+    text = _DEFINED.sub(lambda m: str(int(m[1] in macros)), condition)
+    text = _WORD.sub("0", _expand(text, macros))
     while (inner := re.search(r"\(([^()]*)\)", text)) is not None:
         text = f"{text[: inner.start()]}{_value(inner[1])}{text[inner.end() :]}"
     return bool(_value(text))
@@ -170,7 +179,8 @@ def _value(text: str) -> int:
 def _expand(text: str, macros: dict[str, str]) -> str:
     """`text` with macros replaced until none is left."""
     for _ in range(20):
-        more = _WORD.sub(lambda m: macros.get(m[0], m[0]), text)
+        parts = _WORD.split(text)
+        more = "".join(map(macros.get, parts, parts))
         if more == text:
             return text
         text = more
