@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
-
 from benchmarks.timing import rouse
 
 SOURCE = """
@@ -51,12 +49,11 @@ def ceilings(queue: Any, profile: Any) -> dict[str, Any]:
     from netcl.core.tensor import Tensor
     from netcl.runtime.cache import get_kernel
 
-    f32, i32 = np.dtype(np.float32), np.dtype(np.int32)
     options = ("-cl-mad-enable", "-cl-single-precision-constant")
     lanes = profile.vector
     source = f"#define VECTOR float{lanes}\n#define LANES {lanes}\n{SOURCE}"
-    copy = get_kernel(queue, source, "copy", (None, None, i32), options)
-    peak = get_kernel(queue, source, "peak", (None, f32, f32, i32), options)
+    copy = get_kernel(queue, source, "copy", options)
+    peak = get_kernel(queue, source, "peak", options)
     rates = []
     for n in COPY_FLOATS:
         x, y = Tensor.zeros(queue, (n,)), Tensor.zeros(queue, (n,))

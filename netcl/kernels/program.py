@@ -119,7 +119,7 @@ class Program:
 
 def program(queue: Any, source: str, name: str, options: tuple[str, ...] = (), edit: Any = None) -> Program:
     """The kernel `name` of `source` for `queue`, built on first use (see runtime.cache.get_kernel)."""
-    return Program(queue, get_kernel(queue, source, name, None, options, edit))
+    return Program(queue, get_kernel(queue, source, name, options, edit))
 
 
 def _packing(

@@ -26,7 +26,7 @@ from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.errors import DeviceError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
 from netcl.core.protocols import Queue
-from netcl.runtime.cache import get_kernel
+from netcl.kernels.program import program
 
 Config = dict[str, int]
 COSTS = ("RATE", "GROUPS", "EACH", "START")  # what tiling.py knows of a config, beside its sizes
@@ -197,19 +197,6 @@ def shrink(kernel: str, config: Config, cost: Footprint, profile: DeviceProfile)
 
 # -- records by the documented names -----------------------------------------------------------------------------------
 
-_SIGNATURE = r"\bkernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?void\s+{}\s*\((.*?)\)\s*\{{"
-_SCALARS = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "long": "i8",
-            "ulong": "u8", "float": "f4", "double": "f8"}  # fmt: skip
-
-
-def argument_types(source: str, name: str) -> list[np.dtype[Any] | None]:
-    """The types of a kernel's arguments as `Kernel` takes them, read off its signature in `source`."""
-    found = re.search(_SIGNATURE.format(re.escape(name)), source.replace("__kernel", "kernel"), re.DOTALL)
-    if found is None:
-        raise DeviceError(f"KernelSpec: expected `__kernel void {name}(...)` in the source, found none.")
-    words = [re.sub(r"\b(const|unsigned)\b", "", a).split() for a in found[1].split(",") if a.strip()]
-    return [np.dtype(_SCALARS[w[0]]) if w[0] in _SCALARS and "*" not in "".join(w) else None for w in words]
-
 
 @dataclass(frozen=True)
 class KernelSpec:
@@ -230,7 +217,7 @@ class KernelSpec:
 
     def build(self, queue: Queue) -> Kernel:
         """The built kernel, from the program cache when it is there."""
-        return get_kernel(queue, self.source, self.name, argument_types(self.src, self.name), self.extra_flags)
+        return program(queue, self.source, self.name, self.extra_flags).kernel
 
     def run(self, queue: Queue, global_size: Sequence[int], local_size: Sequence[int] | None, *args: Any) -> None:
         """Launch over `global_size`, rounded up to whole groups (so the kernel must guard its index)."""

@@ -12,7 +12,6 @@ import numpy as np
 from netcl.core.backend import opencl
 from netcl.core.device import queue_of
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import FLOAT32, INT32
 from netcl.core.memory import empty_buffer
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
@@ -60,8 +59,8 @@ def _measure(queue: Queue) -> Peaks:
     cpu = profile.kind == "cpu"
     width, group, chunk = (profile.vector, 1, 4096) if cpu else (4, profile.group(256), 1)
     text = f"#define W {width}\n" + (resources.files("netcl.profiling") / "peak.cl").read_text(encoding="utf-8")
-    stream = get_kernel(queue, text, "stream", [None, None, INT32])
-    chains = get_kernel(queue, text, "fma_chains", [None, INT32, FLOAT32], ("-cl-mad-enable",))
+    stream = get_kernel(queue, text, "stream")
+    chains = get_kernel(queue, text, "fma_chains", ("-cl-mad-enable",))
 
     def finish() -> None:
         opencl.finish(queue)

@@ -386,9 +386,7 @@ def kernel_names(source: str) -> list[str]:
 cacher = ProgramCache()
 
 
-def get_kernel(
-    queue: Any, source: str, name: str, types: Any = None, options: tuple[str, ...] = (), edit: Edit | None = None
-) -> Kernel:
+def get_kernel(queue: Any, source: str, name: str, options: tuple[str, ...] = (), edit: Edit | None = None) -> Kernel:
     """The kernel `name` of `source` for `queue`, built on first use and then kept with the queue.
 
     Every queue has kernel objects of its own, since they hold their arguments; the program behind them is shared.

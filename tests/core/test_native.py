@@ -7,7 +7,7 @@ import pyopencl as cl
 import pytest
 
 from netcl.core.backend import native, opencl
-from netcl.core.dtypes import FLOAT32, FLOAT64, INT32, INT64
+from netcl.core.dtypes import FLOAT32, FLOAT64, INT32
 from netcl.core.errors import DeviceError, NumberOutOfRange
 from netcl.core.live import Cell
 from netcl.core.tensor import Tensor
@@ -36,14 +36,14 @@ def fresh(request, cl_queue, monkeypatch):
 
 
 def test_the_ways_are_what_they_say(fresh, request):
-    kernel = get_kernel(fresh, FILL, "fill_with", (None, FLOAT32, INT64))
+    kernel = get_kernel(fresh, FILL, "fill_with")
     built = native.extension() is not None
     assert (kernel.sender is not None) == built
     assert built == ("native" in request.node.name and request.getfixturevalue("c_library") is not None)
 
 
 def test_arguments_change_one_by_one(fresh):
-    kernel = get_kernel(fresh, FILL, "fill_with", (None, FLOAT32, INT64))
+    kernel = get_kernel(fresh, FILL, "fill_with")
     tensors = [Tensor.zeros(fresh, (8,)) for _ in range(3)]
     for i, t in enumerate(tensors):
         opencl.launch(kernel, fresh, (8,), None, t.buffer, 1.5, 8)
@@ -53,7 +53,7 @@ def test_arguments_change_one_by_one(fresh):
 
 
 def test_memory_may_come_after_numbers(fresh):
-    kernel = get_kernel(fresh, MIXED, "fill_mixed", (INT32, None, FLOAT32))
+    kernel = get_kernel(fresh, MIXED, "fill_mixed")
     y = Tensor.zeros(fresh, (8,))
     opencl.launch(kernel, fresh, (8,), None, 3, y.buffer, 2.0)
     opencl.launch(kernel, fresh, (8,), None, 1, y.buffer, 1e300)
@@ -66,7 +66,7 @@ def test_every_type_of_number_is_passed(fresh):
                        ((", ", "{0} a{1}"), (" ", "y[{1}] = a{1};")))  # fmt: skip
     types = [np.dtype(t) for t in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4")]
     source = f"__kernel void every(__global float* y, {arguments}) {{ {body} }}"
-    kernel, y = get_kernel(fresh, source, "every", (None, *types)), Tensor.zeros(fresh, (len(names),))
+    kernel, y = get_kernel(fresh, source, "every"), Tensor.zeros(fresh, (len(names),))
     numbers = [-3 if t.kind == "i" else 100 + i for i, t in enumerate(types)]
     opencl.launch(kernel, fresh, (1,), None, y.buffer, *numbers)
     assert y.to_host().tolist() == numbers
@@ -77,7 +77,7 @@ def test_local_memory_goes_through_pyopencl(fresh, types):
     order = ["__local int* shared", "int n"] if types[1] is None else ["int n", "__local int* shared"]
     body = "shared[get_local_id(0)] = n; barrier(CLK_LOCAL_MEM_FENCE); y[get_global_id(0)] = shared[0] + 1;"
     source = f"__kernel void share(__global int* y, {', '.join(order)}) {{ {body} }}"
-    kernel, y = get_kernel(fresh, source, "share", types), Tensor.zeros(fresh, (8,), "int32")
+    kernel, y = get_kernel(fresh, source, "share"), Tensor.zeros(fresh, (8,), "int32")
     for n in (1, 5):
         shared = [cl.LocalMemory(16), n]
         opencl.launch(kernel, fresh, (8,), (4,), y.buffer, *(shared if types[1] is None else shared[::-1]))
@@ -85,7 +85,7 @@ def test_local_memory_goes_through_pyopencl(fresh, types):
 
 
 def test_records_are_passed_by_value(fresh):
-    kernel = get_kernel(fresh, RECORD, "with_record", (None, np.dtype("V32")))
+    kernel = get_kernel(fresh, RECORD, "with_record")
     y = Tensor.empty(fresh, (3,), "int64")
     for first in (1, 2):
         record = np.array([first], np.int32).tobytes() + bytes(4) + np.array([10, 20, 30], np.int64).tobytes()
@@ -153,7 +153,7 @@ def test_hooks_get_events(fresh):
 
 
 def test_a_refused_launch_names_kernel_and_reason(fresh):
-    kernel = get_kernel(fresh, FILL, "fill_with", (None, FLOAT32, INT64))
+    kernel = get_kernel(fresh, FILL, "fill_with")
     y, too_many = Tensor.zeros(fresh, (8,)), fresh.device.max_work_group_size * 2
     with pytest.raises(DeviceError, match=r"fill_with: launch over .* failed on .*INVALID_WORK_(GROUP|ITEM)_SIZE"):
         opencl.launch(kernel, fresh, (too_many,), (too_many,), y.buffer, 1.0, 8)

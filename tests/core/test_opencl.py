@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from netcl.core.backend import opencl
-from netcl.core.dtypes import INT32
 from netcl.core.errors import BuildError, DeviceError, IndexOutOfRange
 from netcl.core.memory import BufferPool, PinnedBufferPool
 from netcl.core.tensor import Tensor
@@ -76,7 +75,7 @@ def test_many_asynchronous_writes_keep_their_arrays(cl_queue):
 
 
 def test_index_errors_surface_at_the_next_synchronisation(cl_queue):
-    kernel = get_kernel(cl_queue, FLAG, "report", (None, INT32, INT32, INT32))
+    kernel = get_kernel(cl_queue, FLAG, "report")
     flag = opencl.flag_buffer(cl_queue)
     opencl.launch(kernel, cl_queue, (1,), (1,), flag, opencl.arm_flag(cl_queue, "lookup"), 7, 3)
     x = Tensor.ones(cl_queue, (2,))
@@ -91,7 +90,7 @@ def test_index_errors_surface_at_the_next_synchronisation(cl_queue):
 
 
 def test_launch_errors_name_the_kernel(cl_queue):
-    kernel = get_kernel(cl_queue, FLAG, "report", (None, INT32, INT32, INT32))
+    kernel = get_kernel(cl_queue, FLAG, "report")
     too_many = cl_queue.device.max_work_group_size * 2
     with pytest.raises(DeviceError, match="report: launch over"):
         opencl.launch(kernel, cl_queue, (too_many,), (too_many,), opencl.flag_buffer(cl_queue), 0, 0, 1)

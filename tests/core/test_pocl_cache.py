@@ -27,7 +27,7 @@ dev = next(h for h, p in zip(manager.handles, manager.profiles) if p.vendor == "
 for value in range(int(sys.argv[1])):
     text = f"__kernel void put(__global int* out, int n) {{ out[0] = {value} + n; }}"
     out, host = cl.Buffer(dev.context, cl.mem_flags.READ_WRITE, 4), np.zeros(1, np.int32)
-    launch(get_kernel(dev.queue, text, "put", (None, np.dtype("int32"))), dev.queue, (1,), (1,), out, 1)
+    launch(get_kernel(dev.queue, text, "put"), dev.queue, (1,), (1,), out, 1)
     cl.enqueue_copy(dev.queue, host, out)
     assert host[0] == value + 1
     if len(sys.argv) > 2: print(value, flush=True)

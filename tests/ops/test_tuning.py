@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from netcl.core.device.profile import override_profile, profile_of
-from netcl.core.errors import DeviceError
+from netcl.core.errors import BuildError, DeviceError
 from netcl.core.tensor import Tensor
 from netcl.kernels import tuning
 from netcl.ops.convolution.op import conv2d
@@ -142,10 +142,11 @@ __kernel void scale(__global float* y, const __global float* x, __local float* u
 """
 
 
-def test_argument_types_are_read_off_the_signature():
-    assert tuning.argument_types(SOURCE, "scale") == [None, None, None, np.dtype("f4"), np.dtype("i4")]
-    with pytest.raises(DeviceError, match="none"):
-        tuning.argument_types(SOURCE, "other")
+def test_argument_types_are_read_off_the_signature(cl_queue):
+    types = tuning.KernelSpec("scale", SOURCE).build(cl_queue).types
+    assert types == (None, None, None, np.dtype("f4"), np.dtype("i4"))
+    with pytest.raises(BuildError, match="expected a kernel 'other', got a program with: scale"):
+        tuning.KernelSpec("other", SOURCE).build(cl_queue)
 
 
 @pytest.mark.parametrize("group", [None, (16,), (1 << 20,)])

@@ -18,7 +18,7 @@ SOURCE = "__kernel void twice(__global float* a, int n) { int i = get_global_id(
 
 @pytest.fixture
 def kernel(cl_queue):
-    return get_kernel(cl_queue, SOURCE, "twice", [None, np.dtype(np.int32)])
+    return get_kernel(cl_queue, SOURCE, "twice")
 
 
 def test_the_fastest_local_size_is_found(cl_queue, kernel):

@@ -9,7 +9,6 @@ import netcl.autograd as ag
 from netcl import nn, optim
 from netcl.core import live
 from netcl.core.backend import native, opencl
-from netcl.core.dtypes import FLOAT32, INT64
 from netcl.core.errors import DeviceError
 from netcl.core.tensor import Tensor
 from netcl.runtime.cache import get_kernel
@@ -43,7 +42,7 @@ def tier(request, monkeypatch):
 
 def filled(queue, tier, value, count):
     """A recording that fills eight elements from two cells, and what it fills."""
-    kernel = get_kernel(queue, SOURCE, "number_fill", (None, FLOAT32, INT64))
+    kernel = get_kernel(queue, SOURCE, "number_fill")
     y = Tensor.zeros(queue, (8,))
     cap = KernelCapture(tier)
     with cap:
@@ -77,7 +76,7 @@ def test_a_profiler_between_replays_changes_nothing(cl_queue, tier):
 
 
 def test_a_slot_keeps_its_memory_after_a_replay_with_other_memory(cl_queue, tier):
-    kernel = get_kernel(cl_queue, SOURCE, "number_add", (None, None, FLOAT32))
+    kernel = get_kernel(cl_queue, SOURCE, "number_add")
     x, y, other, third = (Tensor.full(cl_queue, (8,), v) for v in (1.0, 0.0, 5.0, 7.0))
     cap = KernelCapture(tier)
     with cap:

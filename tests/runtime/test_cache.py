@@ -414,12 +414,12 @@ def test_kernel_names():
 
 
 def test_get_kernel_is_kept_with_the_queue(cl_queue):
-    kernel = get_kernel(cl_queue, source(7), "put", TYPES)
+    kernel = get_kernel(cl_queue, source(7), "put")
     builds = cacher.stats.builds
-    assert get_kernel(cl_queue, source(7), "put", TYPES) is kernel
-    assert get_kernel(cl_queue, source(7), "put", TYPES, ("-DA",)) is not kernel
+    assert get_kernel(cl_queue, source(7), "put") is kernel
+    assert get_kernel(cl_queue, source(7), "put", ("-DA",)) is not kernel
     other = cl.CommandQueue(cl_queue.context, cl_queue.device)
-    assert get_kernel(other, source(7), "put", TYPES) is not kernel  # a kernel object holds its arguments
+    assert get_kernel(other, source(7), "put") is not kernel  # a kernel object holds its arguments
     assert cacher.stats.builds <= builds + 1
     out = cl.Buffer(cl_queue.context, cl.mem_flags.READ_WRITE, 4)
     launch(kernel, cl_queue, (1,), (1,), out, 35)
@@ -430,9 +430,9 @@ def test_get_kernel_is_kept_with_the_queue(cl_queue):
 
 def test_get_kernel_names_the_kernels_there_are(cl_queue):
     with contextlib.suppress(BuildError):
-        get_kernel(cl_queue, source(7), "missing", TYPES)
+        get_kernel(cl_queue, source(7), "missing")
     with pytest.raises(BuildError, match="expected a kernel 'missing', got a program with: put"):
-        get_kernel(cl_queue, source(7), "missing", TYPES)
+        get_kernel(cl_queue, source(7), "missing")
 
 
 # -- the example of the documentation ---------------------------------------------------------------------------------
