@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from netcl.kernels.signature import signature
 
 from netcl.core.backend import opencl
 from netcl.core.backend.signature import signature
