@@ -73,7 +73,8 @@ def gelu(a: Value, approximate: str = "none", **unknown: NoReturn) -> Node:
 def dropout(x: Any, p: float = 0.5, training: bool = True, generator: Generator | None = None) -> Node:
     """x / (1 - p) where kept, 0 with probability `p`; x itself when not training. Source: Srivastava et al. 2014."""
     if not training or (isinstance(p, (int, float)) and p == 0):
-        return x  # type: ignore[no-any-return]
+        same: Node = x
+        return same
     return apply_one("dropout", x, p=p, generator=generator)
 
 

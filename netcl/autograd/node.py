@@ -73,17 +73,18 @@ class Node(Methods):
     @property
     def parents(self) -> tuple[Any, ...]:
         """The inputs of the op that made this node (shape, dtype, op_name; the node itself for leaves)."""
-        return INSPECT["parents"](self)  # type: ignore[no-any-return]
+        return tuple(INSPECT["parents"](self))
 
     @property
     def creation_trace(self) -> str:
         """The line that called the op, kept in `detect_anomaly` mode; else ""."""
-        return INSPECT["creation_trace"](self)  # type: ignore[no-any-return]
+        return str(INSPECT["creation_trace"](self))
 
     @property
     def T(self) -> Node:
         """All axes reversed."""
-        return OPERATORS["permute"](self)  # type: ignore[no-any-return]
+        y: Node = OPERATORS["permute"](self)
+        return y
 
     def to_host(self) -> np.ndarray:
         """The value as a NumPy array (waits)."""

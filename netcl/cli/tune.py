@@ -48,7 +48,7 @@ def trial(kernel: str, config: Config, queue: Queue) -> Iterator[None]:
     from netcl.kernels import tuning
 
     before, table = tuning.tables, {kernel: {profile_of(queue).name: config}}
-    tuning.tables = lambda: (table, *before())  # type: ignore[assignment]
+    tuning.tables = lambda: (table, *before())  # type: ignore[assignment]  # without the cache of the original
     plans = state_of(queue).plans
     try:
         plans.clear()

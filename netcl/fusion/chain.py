@@ -7,6 +7,7 @@ input once and writes each output once (map.py, rows.py, fold.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,14 +39,15 @@ class Chain:
     axes: int = 0
     functions: dict[Any, Any] = field(default_factory=dict)  # NumPy forms by compute dtype and result dtypes
 
-    def python(self, compute: DType, results: tuple[DType, ...]) -> Any:
+    def python(self, compute: DType, results: tuple[DType, ...]) -> Callable[..., tuple[np.ndarray, ...]]:
         """The chain as `fn(*arrays, scalars) -> tuple of arrays`, computing in `compute`."""
         key = (compute, results)
         if key not in self.functions:
             space = {**dialect.NUMPY, **_ROWS, "compute": compute, "results": results, "as_dtype": as_dtype}
             exec(render_python(self), space)
             self.functions[key] = space["chain"]
-        return self.functions[key]
+        found: Callable[..., tuple[np.ndarray, ...]] = self.functions[key]
+        return found
 
     @property
     def title(self) -> str:
@@ -99,14 +101,14 @@ def _placed(chain: Chain, i: int) -> str:
 def _per_row(value: Any, shape: Any, k: int) -> np.ndarray:
     """The first element of each row of a value that is the same along rows."""
     first: tuple[Any, ...] = (..., *(slice(0, 1),) * k)
-    return np.broadcast_to(value, shape)[first]
+    return np.asarray(np.broadcast_to(value, shape)[first])
 
 
 def _over_rows(ufunc: np.ufunc) -> Any:
     """A reduction over the last `k` axes of a value seen as `shape`; the axes stay with length one."""
 
     def reduce(value: Any, shape: Any, k: int) -> np.ndarray:
-        return ufunc.reduce(np.broadcast_to(value, shape), axis=tuple(range(-k, 0)), keepdims=True)
+        return np.asarray(ufunc.reduce(np.broadcast_to(value, shape), axis=tuple(range(-k, 0)), keepdims=True))
 
     return reduce
 

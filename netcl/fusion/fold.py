@@ -154,7 +154,7 @@ def _on_numpy(fold: Fold, tensors: Sequence[Tensor], scalars: tuple[Any, ...], d
             found.append(as_dtype(value, dtype))
         return tuple(found)
 
-    return cpu.compute(fold_arrays, *tensors, scalars=scalars)  # type: ignore[no-any-return]
+    return cpu.compute(fold_arrays, *tensors, scalars=scalars)
 
 
 def _accumulator(op: str, value: np.ndarray, axes: Shape) -> DType:

@@ -86,7 +86,8 @@ def table(queue: Any, sizes: tuple[int, ...], offsets: tuple[tuple[int, int], ..
         ]
         with unrecorded():
             plans[key] = Table(Tensor.from_host(queue, np.array(rows, np.int64).reshape(-1, FIELDS)), len(rows))
-    return plans[key]  # type: ignore[no-any-return]
+    found: Table = plans[key]
+    return found
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -281,10 +282,10 @@ def plan_of(body: Body, arrays: Sequence[Sequence[Tensor]], starts: tuple[int, .
     offsets = tuple([(p.offset, g.offset) for p, g in zip(first, last, strict=True)])
     plans = queue.netcl_state.plans
     key = (body, dtype, sizes, offsets, starts)
-    found = plans.get(key)
+    found: Planned | None = plans.get(key)
     if found is None:
         found = plans[key] = _plan(queue, body, dtype, sizes, offsets, starts)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _plan(

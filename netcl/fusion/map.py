@@ -76,10 +76,10 @@ def plan_of(
     layouts = tuple([(t.shape, t.strides, t.dtype, t.offset & START) for t in known])
     plans = queue.netcl_state.plans
     key = (chain, compute, dtypes, layouts)
-    launch = plans.get(key)
+    launch: Launch[Any] | None = plans.get(key)
     if launch is None:
         launch = plans[key] = _plan(queue, chain, compute, dtypes, tensors, out)
-    return launch  # type: ignore[no-any-return]
+    return launch
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------

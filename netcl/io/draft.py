@@ -19,7 +19,7 @@ from netcl.core.errors import CheckpointError
 try:
     import fcntl
 except ImportError:  # Windows, where nobody can remove a file that is open
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 NAME_CHARACTERS = 50  # of the target's name in a draft's: file systems allow 255 bytes, and a character takes up to 4
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}

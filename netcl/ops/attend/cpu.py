@@ -69,7 +69,8 @@ def forward(c: Call) -> tuple[Tensor, Tensor]:
     def make() -> Callable[[Call], tuple[Tensor, Tensor]]:
         direct = Route(FIRST if few else LAST, "direct", lambda: _plan_forward(c, True, False), "" if few else LIMITS)
         tiled = Route(FIRST, "tiled", lambda: _plan_forward(c, False, widened))
-        return choose(ATTENTION, [direct, tiled])  # type: ignore[no-any-return]
+        chosen: Callable[[Call], tuple[Tensor, Tensor]] = choose(ATTENTION, [direct, tiled])
+        return chosen
 
     return remember(c.q.queue, key, make)(c)
 

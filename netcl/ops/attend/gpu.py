@@ -49,7 +49,10 @@ def forward(c: Call) -> tuple[Tensor, Tensor]:
 
     def make() -> Callable[[Call], tuple[Tensor, Tensor]]:
         tiled = Route(FIRST, "tiled", lambda: _plan_forward(c))
-        return choose(ATTENTION, [*mma.routes(c, readable, mma.plan_forward), tiled])  # type: ignore[no-any-return]
+        chosen: Callable[[Call], tuple[Tensor, Tensor]] = choose(
+            ATTENTION, [*mma.routes(c, readable, mma.plan_forward), tiled]
+        )
+        return chosen
 
     return remember(c.q.queue, key, make)(c)
 

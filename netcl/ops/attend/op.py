@@ -59,7 +59,8 @@ def attention(
         return o.fill_(0), lse.fill_(-math.inf)
     mask = None if key_padding_mask is None else _rows(key_padding_mask)
     q, k, v = (_rows(t) for t in (q, k, v))
-    return _kernels(queue).forward(Call(geometry, q, k, v, mask))  # type: ignore[no-any-return]
+    o, lse = _kernels(queue).forward(Call(geometry, q, k, v, mask))
+    return o, lse
 
 
 def attention_grad(

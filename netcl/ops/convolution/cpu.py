@@ -9,11 +9,11 @@ from typing import Any
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import NARROW, DType, compute_dtype
 from netcl.core.layout import Shape
-from netcl.core.protocols import Queue
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import route
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, Program, program
+from netcl.kernels.program import Program, program
 from netcl.kernels.route import FIRST, LAST, Route, cannot, choose
 from netcl.ops.convolution import depthwise_cpu, residue, winograd, winograd_cpu
 from netcl.ops.convolution.lanes_cpu import lanes_fields, unit_rows
@@ -122,12 +122,12 @@ def weight_routes(g: Tensor, x: Tensor, form: Geometry) -> list[Route]:
     ]
 
 
-def _sum(queue: Queue, form: Geometry, splits: int, dtype: DType) -> Launch:
+def _sum(queue: Queue, form: Geometry, splits: int, dtype: DType) -> Launch[Any]:
     """The launch that makes dW of its parts."""
     return remember(queue, ("conv_cpu sum", form, splits, dtype), lambda: _sum_plan(queue, form, splits, dtype))
 
 
-def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> tuple[Launch, int]:
+def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> tuple[Launch[Any], int]:
     """The launch of the products of a weight gradient, which returns their parts, and how many these are."""
     config, q = sizes(profile_of(queue), dtype), form.pixels
     window, per = form.kh * form.kw, form.c // form.groups
@@ -143,7 +143,7 @@ def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType)
     return made.bind((blocks, splits, form.groups), (1, 1, 1), part, D=dims), splits
 
 
-def _sum_plan(queue: Any, form: Geometry, splits: int, dtype: DType) -> Launch:
+def _sum_plan(queue: Any, form: Geometry, splits: int, dtype: DType) -> Launch[Any]:
     """The launch that makes dW of its parts."""
     m = form.o // form.groups
     made = _program(queue, "conv_weights_sum", dtype)

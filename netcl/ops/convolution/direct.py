@@ -6,11 +6,14 @@ the image. Here every work-item reads the pixels below a filter once for many ou
 
 from __future__ import annotations
 
+from typing import Any
+
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources, tuning
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 from netcl.ops.convolution.problem import MOST_PIXELS, Geometry
 from netcl.ops.product.split_k import epilogue
 
@@ -27,7 +30,7 @@ def suits(g: Geometry, dtype: DType) -> bool:
     return g.groups == 1 and 0 < g.taps <= most and dtype != FLOAT64 and g.pixels <= MOST_PIXELS
 
 
-def plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, wide: bool) -> Launch:
+def plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, wide: bool) -> Launch[Any]:
     """The launch of y = activation(conv(x, w) + bias), with contiguous w and bias. `wide`: offsets need 64 bits."""
     profile, element = profile_of(x.queue), C_NAME[compute_dtype(x.dtype)]
     config = tuning.parameters("conv_direct", profile)

@@ -14,11 +14,10 @@ from math import gcd
 from typing import Any
 
 from netcl.core.dtypes import DType
-from netcl.core.protocols import Queue
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import route
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch
 from netcl.kernels.route import FIRST, LAST, Route, cannot, choose
 from netcl.ops.convolution import direct, im2col, implicit_gemm, register_tiled, residue, winograd, winograd_gpu
 from netcl.ops.convolution.problem import FORWARD, INPUT_GRAD, MOST_PIXELS, WEIGHT_GRAD, Geometry
@@ -120,7 +119,7 @@ def weight_routes(g: Tensor, x: Tensor, form: Geometry) -> list[Route]:
 # -- one route each ----------------------------------------------------------------------------------------------------
 
 
-def _one(launch: Launch) -> Run:
+def _one(launch: Launch[Any]) -> Run:
     """A run that is one launch."""
     return lambda y, x, w, bias=None: launch(Y=y, X=x, Wt=w, bias=w if bias is None else bias)
 

@@ -21,11 +21,11 @@ from netcl.core.backend.opencl import write
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, DType, compute_dtype
 from netcl.core.memory import empty_buffer
-from netcl.core.protocols import Queue
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 from netcl.kernels.tiling import LAUNCH, TRAFFIC
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.elementwise import contiguous
@@ -138,7 +138,7 @@ def _fill(columns: Tensor, x: Tensor, first: int, g: Geometry, layout: tuple[int
     fill(to=columns, X=x[first:] if first else x)
 
 
-def _fill_plan(queue: Any, g: Geometry, x: Tensor, layout: tuple[int, int, int, int]) -> Launch:
+def _fill_plan(queue: Any, g: Geometry, x: Tensor, layout: tuple[int, int, int, int]) -> Launch[Any]:
     """A launch of im2col."""
     (count, rows, image, row), pixels = layout, g.out[0] * g.out[1]
     wg = tuning.parameters("im2col", profile_of(queue))["WG"]
@@ -156,7 +156,7 @@ def _gather(dx: Tensor, products: Tensor, first: int, count: int, g: Geometry) -
     gather(dX=dx[first:] if first else dx, P=products.buffer)
 
 
-def _gather_plan(queue: Any, g: Geometry, dx: Tensor, count: int) -> Launch:
+def _gather_plan(queue: Any, g: Geometry, dx: Tensor, count: int) -> Launch[Any]:
     """A launch of col2im for `count` images."""
     common = [gcd(s, d) for s, d in zip(g.stride, g.dilation)]
     table = np.array(

@@ -11,10 +11,11 @@ from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.layout import Shape, size_of
 from netcl.core.memory import empty_buffer
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources, tuning
 from netcl.kernels.plans import remember
-from netcl.kernels.program import Launch, Program, program
+from netcl.kernels.program import Program, program
 from netcl.kernels.tiling import cut
 from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
 from netcl.ops.product.split_k import epilogue
@@ -58,7 +59,7 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
 
 def plan(
     g: Geometry, x: Tensor, strides: Shape, aligned: tuple[bool, ...], bias: bool, activation: str | None
-) -> Launch:
+) -> Launch[Any]:
     """`aligned`: whether the first elements of y, x and w lie at multiples of four."""
     queue, (m, q, _) = x.queue, _sizes(g)
     preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
@@ -77,7 +78,7 @@ def plan(
     return made.bind((tiles * items, g.groups), (items, 1), taps=taps, D=_fields(made, g, x, strides))
 
 
-def _in_fours(strides: Any, shape: Any) -> bool:
+def _in_fours(strides: Shape, shape: Shape) -> bool:
     """Whether pixels lie behind one another, in whole fours: images of these strides and this shape."""
     n, c, h, w = strides
     return w == 1 and h == shape[3] and shape[2] * shape[3] % 4 == 0 and n % 4 == 0 and c % 4 == 0
@@ -88,7 +89,7 @@ def _in_place(g: Geometry, x: Tensor) -> bool:
     return g.kh == g.kw == 1 and g.padding == (0, 0) and g.out == (g.h, g.w) and _in_fours(x.strides, x.shape)
 
 
-def plan_weights(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> tuple[Launch, int]:
+def plan_weights(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, ...]) -> tuple[Launch[Any], int]:
     """The launch that returns the parts of a weight gradient, and how many these are.
 
     `aligned`: whether the first elements of the upstream gradient and of x lie at multiples of four.

@@ -166,7 +166,7 @@ def _activated(
     """
     if recorded and activation not in FROM_RESULT:
         z = conv2d(x, weight, bias, stride, padding, dilation, groups)
-        return apply(activation, z), z  # type: ignore[arg-type]
+        return apply(activation, z), z
     y = conv2d(x, weight, bias, stride, padding, dilation, groups, activation)
     return y, y if activation else None
 

@@ -11,10 +11,11 @@ from typing import Any
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, compute_dtype
 from netcl.core.layout import Shape
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels import windows as strips
-from netcl.kernels.program import Launch, program
+from netcl.kernels.program import program
 from netcl.ops.convolution.problem import Geometry
 from netcl.ops.product.split_k import add_parts, epilogue
 
@@ -41,7 +42,7 @@ def tiles_of(
     return strips.cut(_windows(g), x, result, offset, transposed, rows) if suits(g) else None
 
 
-def plan(tiles: Any, result: Shape, x: Tensor, g: Geometry, bias: bool, activation: str | None) -> Launch:
+def plan(tiles: Any, result: Shape, x: Tensor, g: Geometry, bias: bool, activation: str | None) -> Launch[Any]:
     """The launch of y = activation(conv(x, w) + bias)."""
     preamble, more = epilogue(bias, activation, C_NAME[compute_dtype(x.dtype)])
     mine, theirs = result[1] // g.groups, x.shape[1] // g.groups

@@ -21,10 +21,10 @@ from netcl.core.backend.opencl import write
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, FLOAT32, NARROW, DType
 from netcl.core.memory import empty_buffer
-from netcl.core.protocols import Queue
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
-from netcl.kernels.program import Launch, Program, program
+from netcl.kernels.program import Program, program
 from netcl.kernels.tiling import Tiling, depth_of
 from netcl.ops.convolution.problem import Geometry, residue_geometry, residues
 from netcl.ops.nvidia import probe, wgmma
@@ -178,7 +178,7 @@ def _pack_weights(
         tap_at=_upload(queue, np.array(taps, np.int32)), taps=len(taps), slots=slots, real=channels, part_step=size,
         **steps,
     )  # fmt: skip
-    return lambda w: launch(Wt=w)  # type: ignore[no-any-return]
+    return lambda w: launch(Wt=w)
 
 
 def plan_weight_grad(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
@@ -216,7 +216,7 @@ def plan_weight_grad(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Ru
     return run
 
 
-def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> Launch:
+def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> Launch[Any]:
     """A launch that makes dW of `part`, memory with `splits` sums (groups, taps, slots, filters)."""
     c, o, window = g.c // g.groups, g.o // g.groups, g.kh * g.kw
     together = 32 if g.o * c * window >= 1 << 18 else 8  # else there would be few work-groups

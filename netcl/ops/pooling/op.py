@@ -296,7 +296,8 @@ def _max_pool(
     Shapes: x (N, C, H, W) of any dtype -> (N, C, Ho, Wo), Ho = floor((H + 2 p - d (k - 1) - 1) / s) + 1, or ceil with
     `ceil_mode` as long as the last window starts inside x or its front padding. `stride` defaults to the kernel size.
     """
-    return max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices=True)  # type: ignore[no-any-return]
+    y, at = max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices=True)
+    return y, at
 
 
 def _windows(

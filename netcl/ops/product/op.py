@@ -252,7 +252,8 @@ def _in_turn(launches: list[tuple[tuple[int, int, int], Run]]) -> Run:
 def plan_of(queue: Any, p: Product) -> Run:
     """How the kernels for the device of `queue` compute `p`."""
     profile = profile_of(queue)
-    return choose(MATMUL, (matmul_cpu if profile.kind == "cpu" else matmul_gpu).routes(queue, p, profile))  # type: ignore[no-any-return]
+    run: Run = choose(MATMUL, (matmul_cpu if profile.kind == "cpu" else matmul_gpu).routes(queue, p, profile))
+    return run
 
 
 def promote(*tensors: Tensor) -> tuple[Tensor, ...]:

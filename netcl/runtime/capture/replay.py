@@ -192,7 +192,7 @@ def _c_tier(commands: Sequence[Command], queue: Queue, arguments: Arguments) -> 
                 arguments.check(-1 - batch.failed, status)
             _fail(kept[batch.failed], queue, status)
 
-    run.kept = (batch, driver, changing, records)  # type: ignore[attr-defined]  # the loop reads them
+    vars(run)["kept"] = (batch, driver, changing, records)  # the loop reads them
     return run
 
 
