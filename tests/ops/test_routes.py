@@ -92,9 +92,9 @@ def test_every_route_gives_the_right_values(device, way):
     expected = found(call(*inputs(queue_of(HOST), shapes)))
     with route.watch(queue) as seen:
         call(*inputs(queue, shapes))
-    decision = next(d for d in seen if d.op == op)
+    decision = next((d for d in seen if d.op == op), None)  # none for gradients of a layer in one launch
     forced = []
-    for name, _, _ in decision.routes:
+    for name in route.ROUTES[op]:
         with route.force(f"{op}.{name}"):
             try:
                 got = found(call(*inputs(queue, shapes)))
@@ -103,7 +103,7 @@ def test_every_route_gives_the_right_values(device, way):
             forced.append(name)
             for mine, right in zip(got, expected, strict=True):
                 np.testing.assert_allclose(mine, right, rtol=2e-4, atol=2e-4, err_msg=f"{op}.{name}")
-    assert decision.chosen in forced
+    assert forced and (decision is None or decision.chosen in forced)
 
 
 def test_every_route_of_every_op_is_tried_somewhere():

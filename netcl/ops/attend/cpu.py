@@ -112,11 +112,11 @@ def _grad_sizes(form: Form, width: int, profile: DeviceProfile) -> dict[str, int
 def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv."""
     key = (ATTENTION_GRAD, c.x, c.q.dtype, c.mask is None, route.mode)
-    ways = [Route(FIRST, "tiled", lambda: _plan_backward(c))]
-    plan: Callable[[Call], tuple[Tensor, Tensor, Tensor]] = remember(
-        c.q.queue, key, lambda: choose(ATTENTION_GRAD, ways)
-    )
-    return plan(c)
+
+    def make() -> Callable[[Call], tuple[Tensor, Tensor, Tensor]]:
+        return choose(ATTENTION_GRAD, [Route(FIRST, "tiled", lambda: _plan_backward(c))])  # type: ignore[no-any-return]
+
+    return remember(c.q.queue, key, make)(c)
 
 
 def _plan_backward(c: Call) -> Callable[[Call], tuple[Tensor, Tensor, Tensor]]:
