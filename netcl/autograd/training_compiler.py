@@ -27,10 +27,16 @@ from netcl.ops.losses.detection import FusedDetectionLossPlan
 from netcl.ops.update import Updater
 
 __all__ = [
-    "FusedCrossEntropyPlan", "FusedDetectionLossPlan", "FusedNormActivationPlan", "FusedUpdatePlan",
-    "TrainingGraphCompiler", "TrainingPattern", "fused_norm_activation", "fused_softmax_cross_entropy",
+    "FusedCrossEntropyPlan",
+    "FusedDetectionLossPlan",
+    "FusedNormActivationPlan",
+    "FusedUpdatePlan",
+    "TrainingGraphCompiler",
+    "TrainingPattern",
+    "fused_norm_activation",
+    "fused_softmax_cross_entropy",
     "fused_weighted_bce_smooth_l1_loss",
-]  # fmt: skip
+]
 
 SHIPPED = ("weighted_bce_smooth_l1_loss", "softmax_cross_entropy", "norm_activation", "optimizer_step")
 

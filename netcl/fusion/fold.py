@@ -150,7 +150,7 @@ def _on_numpy(fold: Fold, tensors: Sequence[Tensor], scalars: tuple[Any, ...], d
             if k < count:
                 value = _UFUNCS[op].reduce(value, axis=axes, dtype=_accumulator(op, value, axes))
                 value = value / divisor if fold.final else value
-                value = np.asarray(np.sqrt(value) if fold.final == "root" else value).reshape(result)
+                value = (np.sqrt(value) if fold.final == "root" else value).reshape(result)
             found.append(as_dtype(value, dtype))
         return tuple(found)
 

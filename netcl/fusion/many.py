@@ -180,9 +180,16 @@ def _loop(body: Body, walk: Walk) -> list[str]:
         ("0", walk.width) if walk.on_cpu else (f"(long)get_local_id(0) * {walk.width}", walk.group * walk.width)
     )
     inner = {full: ["    " + line for line in _vector(body, walk, full)] for full in (True, False)}
-    return [*(f"T {total} = (T)(0);" for total in body.totals.values()), f"long i = {first};",
-            f"for (; i + {walk.width} <= n; i += {step}) {{", *inner[True], "}",
-            "if (i < n) {", *inner[False], "}"]  # fmt: skip
+    return [
+        *(f"T {total} = (T)(0);" for total in body.totals.values()),
+        f"long i = {first};",
+        f"for (; i + {walk.width} <= n; i += {step}) {{",
+        *inner[True],
+        "}",
+        "if (i < n) {",
+        *inner[False],
+        "}",
+    ]
 
 
 def _fold(body: Body, walk: Walk, total: str) -> list[str]:
@@ -191,11 +198,18 @@ def _fold(body: Body, walk: Walk, total: str) -> list[str]:
     lines = [f"{{ T a = {total}, b = {total}.s{turned}; {total} = {fold}; }}" for turned in swizzles(walk.width)]
     if walk.on_cpu:
         return [*lines, f"sum = {total}.s0;"]
-    return [*lines, f"room[id] = {total}.s0;", f"for (int span = {walk.group} / 2; span > 0; span /= 2) {{",
-            "    barrier(CLK_LOCAL_MEM_FENCE);",
-            "    if (id < span) { T a = (T)(room[id]), b = (T)(room[id + span]);",
-            f"        {total} = {fold}; room[id] = {total}.s0; }}", "}",
-            "barrier(CLK_LOCAL_MEM_FENCE);", "sum = room[0];", "barrier(CLK_LOCAL_MEM_FENCE);"]  # fmt: skip
+    return [
+        *lines,
+        f"room[id] = {total}.s0;",
+        f"for (int span = {walk.group} / 2; span > 0; span /= 2) {{",
+        "    barrier(CLK_LOCAL_MEM_FENCE);",
+        "    if (id < span) { T a = (T)(room[id]), b = (T)(room[id + span]);",
+        f"        {total} = {fold}; room[id] = {total}.s0; }}",
+        "}",
+        "barrier(CLK_LOCAL_MEM_FENCE);",
+        "sum = room[0];",
+        "barrier(CLK_LOCAL_MEM_FENCE);",
+    ]
 
 
 def _quick(body: Body, walk: Walk) -> list[str]:
@@ -206,14 +220,40 @@ def _quick(body: Body, walk: Walk) -> list[str]:
     one = replace(body, statements=(("x", formula),), folded=(), quick=None)
     low, high = (dialect.constant(v, walk.element) for v in (least, most))
     puts = " ".join(f"put({k}, {'sum' if k == 1 else 0});" for k in range(len(body.totals)))
-    return ["{", *(f"    {line}" for line in (*_loop(one, walk), *_fold(one, walk, "total"))),
-            f"    if (sum >= {low} && sum <= {high}) {{ {puts} return; }}", "}"]  # fmt: skip
+    return [
+        "{",
+        *(f"    {line}" for line in (*_loop(one, walk), *_fold(one, walk, "total"))),
+        f"    if (sum >= {low} && sum <= {high}) {{ {puts} return; }}",
+        "}",
+    ]
 
 
 def _folds(body: Body, walk: Walk) -> list[str]:
     """C lines that fold the totals of every work-item into partial[chunk], one number after the other."""
     return [
         line for k, total in enumerate(body.totals.values()) for line in (*_fold(body, walk, total), f"put({k}, sum);")
+    ]
+
+
+def _found(body: Body, walk: Walk) -> list[str]:
+    """C lines that find the memory of a chunk, and what its formulas read besides."""
+    storage = C_NAME[walk.inputs[0].dtype]
+    cases = [" ".join(f"{r}_ = {r}{k};" for r in body.reads) for k in range(len(walk.inputs))]
+    gate = ["float gate_ = gates[0];", "if (!(gate_ - gate_ == 0.0f)) return;", "T gate = (T)(gate_);"]
+    return [
+        "size_t chunk = get_global_id(0);" if walk.on_cpu else "size_t chunk = get_group_id(0);",
+        f"__global const long* row = table + chunk * {FIELDS};",
+        "long n = row[4];",
+        *(gate if body.gated else []),
+        *(f"__global {'' if r == 'p' and body.writes else 'const '}{storage}* {r}_;" for r in body.reads),
+        "switch ((int)row[0]) {",
+        *(f"case {k}: {text} break;" for k, text in enumerate(cases[:-1])),
+        f"default: {cases[-1]}",
+        "}",
+        *(f"{r}_ += row[{1 if r == 'p' else 2}];" for r in body.reads),
+        *(f"__global {walk.element}* {s}_ = flat_{s} + row[3];" for s in body.states),
+        *(f"T {k} = (T)(a_{k});" for k in body.scalars),
+        *["T unit = (T)(units[0]);"] * body.unit,
     ]
 
 
@@ -233,26 +273,12 @@ def render(body: Body, walk: Walk) -> str:
     parameters += ["__global const float* gates"] * body.gated + [f"__global const {element}* units"] * body.unit
     parameters += [f"__global {element}* partial"] * bool(body.combine)
     parameters += ["int base"] * bool(body.combine) + [f"{element} a_{k}" for k in body.scalars]
-    lines = ["size_t chunk = get_global_id(0);" if walk.on_cpu else "size_t chunk = get_group_id(0);",
-             f"__global const long* row = table + chunk * {FIELDS};", "long n = row[4];"]  # fmt: skip
-    if body.gated:
-        lines += ["float gate_ = gates[0];", "if (!(gate_ - gate_ == 0.0f)) return;", "T gate = (T)(gate_);"]
-    lines += [f"__global {'' if r == 'p' and body.writes else 'const '}{storage}* {r}_;" for r in body.reads]
-    cases = [" ".join(f"{r}_ = {r}{k};" for r in body.reads) for k in range(len(walk.inputs))]
-    lines += ["switch ((int)row[0]) {", *(f"case {k}: {text} break;" for k, text in enumerate(cases[:-1])),
-              f"default: {cases[-1]}", "}"]  # fmt: skip
-    lines += [f"{r}_ += row[{1 if r == 'p' else 2}];" for r in body.reads]
-    lines += [f"__global {element}* {s}_ = flat_{s} + row[3];" for s in body.states]
-    lines += [f"T {k} = (T)(a_{k});" for k in body.scalars] + ["T unit = (T)(units[0]);"] * body.unit
+    lines = _found(body, walk)
     if body.combine:
         owner = "" if walk.on_cpu else "if (id == 0) "
         text = f"{owner}partial[(base + (int)chunk) * {len(body.totals)} + (k)] = (v)"
-        lines += (
-            ["E sum;"]
-            if walk.on_cpu
-            else ["int id = (int)get_local_id(0);", f"__local E room[{walk.group}];", "E sum;"]
-        )
-        lines += [f"#define put(k, v) {text}"]
+        shared = [] if walk.on_cpu else ["int id = (int)get_local_id(0);", f"__local E room[{walk.group}];"]
+        lines += [*shared, "E sum;", f"#define put(k, v) {text}"]
     lines += [*_quick(body, walk), *_loop(body, walk), *(_folds(body, walk) if body.combine else ())]
     words = frozenset(f"f_{w}" for _, f in body.statements for w in dialect.names(f) if w in dialect.FUNCTIONS)
     helpers = _helpers(walk)
@@ -289,9 +315,13 @@ def plan_of(body: Body, arrays: Sequence[Sequence[Tensor]], starts: tuple[int, .
 
 
 def _plan(
-    queue: Any, body: Body, dtype: DType, sizes: tuple[int, ...], offsets: tuple[tuple[int, int], ...],
+    queue: Any,
+    body: Body,
+    dtype: DType,
+    sizes: tuple[int, ...],
+    offsets: tuple[tuple[int, int], ...],
     starts: tuple[int, ...],
-) -> Planned:  # fmt: skip
+) -> Planned:
     rows, chunks = table(queue, sizes, offsets, starts or (0,) * len(sizes))
     if not chunks:
         return Planned(None, 0, 0)

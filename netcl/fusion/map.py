@@ -218,8 +218,15 @@ def _block(chain: Chain, walk: Walk, full: bool, turned: bool = False) -> list[s
 
 def _cpu_loop(index: list[str], full: list[str], part: list[str], walk: Walk) -> list[str]:
     width = walk.width
-    inner = ["I c = first;", f"for (; c + {width} <= last; c += {width}) {{", *tab(full), "}",
-             "if (c < last) {", *tab(["int count = (int)(last - c);", *part]), "}"]  # fmt: skip
+    inner = [
+        "I c = first;",
+        f"for (; c + {width} <= last; c += {width}) {{",
+        *tab(full),
+        "}",
+        "if (c < last) {",
+        *tab(["int count = (int)(last - c);", *part]),
+        "}",
+    ]
     span = ["I first = (I)get_global_id(0) * chunk;", "I last = first + chunk < cols ? first + chunk : cols;"]
     if walk.ranks[0] == 0:
         return [*index, *span, *inner]
@@ -232,10 +239,14 @@ def _gpu_item(index: list[str], full: list[str], part: list[str], walk: Walk) ->
     if walk.ranks[0] == 0:
         place = [f"I c = (I)get_global_id(0) * {width};", "if (c >= cols) return;"]
     else:
-        place = [f"I across = (cols + {width - 1}) / {width};", "I g = (I)get_global_id(0);", "I r = g / across;",
-                 "if (r >= rows) return;", f"I c = (g - r * across) * {width};"]  # fmt: skip
-    return [*place, *index, "I count = cols - c;", f"if (count >= {width}) {{", *tab(full), "} else {",
-            *tab(part), "}"]  # fmt: skip
+        place = [
+            f"I across = (cols + {width - 1}) / {width};",
+            "I g = (I)get_global_id(0);",
+            "I r = g / across;",
+            "if (r >= rows) return;",
+            f"I c = (g - r * across) * {width};",
+        ]
+    return [*place, *index, "I count = cols - c;", f"if (count >= {width}) {{", *tab(full), "} else {", *tab(part), "}"]
 
 
 def _gpu_block(index: list[str], chain: Chain, part: list[str], walk: Walk) -> list[str]:
@@ -256,13 +267,27 @@ def _gpu_block(index: list[str], chain: Chain, part: list[str], walk: Walk) -> l
             loads += [f"T block_{k}[{width}];", "{"]
             for j in range(width):
                 loads.append(f"    T b{j} = {vector_load(walk, whole, f'in_{k}', True, f'(c + {j}) * i_in_{k}')};")
-            loads += [f"    block_{k}[{y}] = (T)({', '.join(f'b{j}.s{s}' for j in range(width))});"
-                      for y, s in enumerate(lanes)] + ["}"]  # fmt: skip
+            loads += [
+                f"    block_{k}[{y}] = (T)({', '.join(f'b{j}.s{s}' for j in range(width))});"
+                for y, s in enumerate(lanes)
+            ] + ["}"]
     full = [*_block(chain, walk, True, True), *down]
-    return [*place, *index, "I count = cols - c;", f"if (count >= {width} && high - top >= {width}) {{", *tab(loads),
-            "    #pragma unroll", f"    for (int y = 0; y < {width}; y++) {{", *tab(tab(full)), "    }", "} else {",
-            f"    for (I y = top; y < high && y < top + {width}; y++) {{", *tab(tab([*part, *down])),
-            "    }", "}"]  # fmt: skip
+    return [
+        *place,
+        *index,
+        "I count = cols - c;",
+        f"if (count >= {width} && high - top >= {width}) {{",
+        *tab(loads),
+        "    #pragma unroll",
+        f"    for (int y = 0; y < {width}; y++) {{",
+        *tab(tab(full)),
+        "    }",
+        "} else {",
+        f"    for (I y = top; y < high && y < top + {width}; y++) {{",
+        *tab(tab([*part, *down])),
+        "    }",
+        "}",
+    ]
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------

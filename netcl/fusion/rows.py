@@ -199,12 +199,14 @@ def _divide_once(chain: Chain, walk: Walk) -> Chain:
         if s not in known:
             known.add(s)
             lines += [
-                (f"{s}_size", "ABS", (s,)), (f"{s}_small", "LT", (f"{s}_size", repr(2.0**-100))),
+                (f"{s}_size", "ABS", (s,)),
+                (f"{s}_small", "LT", (f"{s}_size", repr(2.0**-100))),
                 (f"{s}_large", "GT", (f"{s}_size", repr(2.0**100))),
                 (f"{s}_less", "WHERE", (f"{s}_large", repr(2.0**-64), "1")),
                 (f"{s}_k", "WHERE", (f"{s}_small", repr(2.0**64), f"{s}_less")),
-                (f"{s}_near", "MUL", (s, f"{s}_k")), (f"{s}_part", "RECIPROCAL", (f"{s}_near",)),
-            ]  # fmt: skip
+                (f"{s}_near", "MUL", (s, f"{s}_k")),
+                (f"{s}_part", "RECIPROCAL", (f"{s}_near",)),
+            ]
         lines += [(f"{out}_near", "MUL", (x, f"{s}_k")), (out, "MUL", (f"{out}_near", f"{s}_part"))]
     return replace(chain, lines=tuple(lines), functions={}) if known else chain
 
@@ -261,8 +263,11 @@ class _Passes:
         if not self.walk.keep:
             return ()
         often = [v for v in dict.fromkeys(v for c in self.cones for v in c) if sum(v in c for c in self.cones) > 1]
-        dear = [v for v in often if (v in self.by_name and is_dear(self.by_name[v][1])) or
-                (v in self.inputs and not self.walk.on_cpu)]  # fmt: skip
+        dear = [
+            v
+            for v in often
+            if (v in self.by_name and is_dear(self.by_name[v][1])) or (v in self.inputs and not self.walk.on_cpu)
+        ]
         return tuple(dear[-HANDED_ON:])
 
     # -- text ------------------------------------------------------------------------------------------------------
@@ -277,8 +282,11 @@ class _Passes:
         ]
         handed: set[str] = set()
         for p in range(len(self.cones)):
-            text += [assignment(x, walk.element) for x in chain.lines
-                     if x[0] in self.uniform and x[1] not in REDUCTIONS and self.stage[x[0]] == p]  # fmt: skip
+            text += [
+                assignment(x, walk.element)
+                for x in chain.lines
+                if x[0] in self.uniform and x[1] not in REDUCTIONS and self.stage[x[0]] == p
+            ]
             if self.reductions(p) or self.stores(p):
                 text += self._pass(p, handed)
                 handed |= {v for v in self.kept if v in self.cones[p]}
@@ -338,8 +346,13 @@ class _Passes:
             text += [f"for (; at + {w} <= cols; {advance}) {{", "    const I c = at;", *tab(vector(True, 0)), "}"]
             rest = ["const I c = at;", "const int count = (int)(cols - at);", *vector(False, 0)]
             return ["{", *tab([*text, "if (at < cols) {", *tab(rest), "}"]), "}"]
-        place = ["if (c + 4 <= cols) {", *tab(vector(True, 0)), "} else if (c < cols) {",
-                 *tab(["const int count = (int)(cols - c);", *vector(False, 0)]), "}"]  # fmt: skip
+        place = [
+            "if (c + 4 <= cols) {",
+            *tab(vector(True, 0)),
+            "} else if (c < cols) {",
+            *tab(["const int count = (int)(cols - c);", *vector(False, 0)]),
+            "}",
+        ]
         if self.walk.keep:
             loop = [f"for (int j = 0; j < {self.walk.keep}; j++) {{", "    const I c = (I)(j * WG + lid) * 4;"]
             return ["#pragma unroll", *loop, *tab(place), "}"]

@@ -276,8 +276,10 @@ class FusedStep:
         for launch in plan.launches:
             inputs: list[Any] = [given[kind][i] for kind, i in launch.sources]
             if self.reshaped:
-                inputs = [t.reshape(*self.rows) if s[0] == "x" and s[1] in self.reshaped else t
-                          for t, s in zip(inputs, launch.sources, strict=True)]  # fmt: skip
+                inputs = [
+                    t.reshape(*self.rows) if s[0] == "x" and s[1] in self.reshaped else t
+                    for t, s in zip(inputs, launch.sources, strict=True)
+                ]
             if launch.expand:
                 inputs[0] = inputs[0].expand(*self.shape)
             for i, dx in zip(launch.targets, self._run(launch, inputs, floats)):

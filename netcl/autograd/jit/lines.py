@@ -162,8 +162,9 @@ class Body:
 
     def attributes(self, node: TraceNode) -> dict[str, Any]:
         """A node's attributes with numbers as text."""
-        return {k: self.number(v) if type(v) is Scalar or isinstance(v, (int, float)) else v
-                for k, v in node.attrs.items()}  # fmt: skip
+        return {
+            k: self.number(v) if type(v) is Scalar or isinstance(v, (int, float)) else v for k, v in node.attrs.items()
+        }
 
     def gradients(self, node: TraceNode, args: list[str], out: str, g: str) -> list[str | None]:
         """The variable of each operand's gradient, None where there is none."""
