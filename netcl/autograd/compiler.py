@@ -38,9 +38,16 @@ from netcl.kernels.grid import START
 from netcl.ops.elementwise import assign
 
 __all__ = [
-    "PRIMITIVE_PREAMBLE", "AutogradPrimitive", "CacheInfo", "CompiledFunction", "TraceNode", "TracingContext",
-    "jit_compile", "register_primitive", "tracing_context",
-]  # fmt: skip
+    "PRIMITIVE_PREAMBLE",
+    "AutogradPrimitive",
+    "CacheInfo",
+    "CompiledFunction",
+    "TraceNode",
+    "TracingContext",
+    "jit_compile",
+    "register_primitive",
+    "tracing_context",
+]
 
 
 IDENTITY: Any = object.__hash__
@@ -190,9 +197,7 @@ class CompiledFunction:
 
     # -- misses ----------------------------------------------------------------------------------------------------
 
-    def _other(
-        self, args: Any, kwargs: Any, entry: Entry, key: Any, leaves: list[Any], floats: list[float]
-    ) -> Any:  # fmt: skip
+    def _other(self, args: Any, kwargs: Any, entry: Entry, key: Any, leaves: list[Any], floats: list[float]) -> Any:
         """A call for which the current variant is not the one, or there is none yet."""
         found = entry.find(floats)
         self._calls += 1

@@ -21,9 +21,27 @@ from netcl.ops.create.random import Generator
 from netcl.ops.movement import as_widths, check_repeats, chunk_size, padding_of, tiling_of
 
 __all__ = [
-    "chunk", "clip", "conv2d_gelu", "conv2d_relu", "conv2d_silu", "dropout", "flatten", "gelu", "global_avg_pool2d",
-    "linear_gelu", "linear_relu", "linear_silu", "pad", "pow", "repeat", "sort", "tile", "topk", "transpose", "where",
-]  # fmt: skip
+    "chunk",
+    "clip",
+    "conv2d_gelu",
+    "conv2d_relu",
+    "conv2d_silu",
+    "dropout",
+    "flatten",
+    "gelu",
+    "global_avg_pool2d",
+    "linear_gelu",
+    "linear_relu",
+    "linear_silu",
+    "pad",
+    "pow",
+    "repeat",
+    "sort",
+    "tile",
+    "topk",
+    "transpose",
+    "where",
+]
 
 
 def _shape_of(where: str, x: Value) -> Shape:
@@ -97,25 +115,40 @@ def linear_silu(x: Value, weight: Value, bias: Value | None = None) -> Node:
 
 
 def conv2d_relu(
-    x: Value, weight: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
     groups: int = 1,
-) -> Node:  # fmt: skip
+) -> Node:
     """relu(conv2d(x, weight, bias, ...)), in one kernel: see `conv2d`."""
     return _conv2d("relu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def conv2d_gelu(
-    x: Value, weight: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
     groups: int = 1,
-) -> Node:  # fmt: skip
+) -> Node:
     """gelu(conv2d(x, weight, bias, ...)), exact, in one kernel where no gradient is wanted: see `conv2d`."""
     return _conv2d("gelu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def conv2d_silu(
-    x: Value, weight: Value, bias: Value | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
     groups: int = 1,
-) -> Node:  # fmt: skip
+) -> Node:
     """silu(conv2d(x, weight, bias, ...)), in one kernel where no gradient is wanted: see `conv2d`."""
     return _conv2d("silu", x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 

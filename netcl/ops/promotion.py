@@ -158,9 +158,13 @@ def _saturated(attrs: dict[str, Any], compute: DType) -> dict[str, Any]:
 # name -> the name with operands exchanged, and the comparisons with the largest and smallest value that are the same
 # as with a number above and below them
 _COMPARED = {
-    "lt": ("gt", "le", "lt"), "le": ("ge", "le", "lt"), "gt": ("lt", "gt", "ge"), "ge": ("le", "gt", "ge"),
-    "eq": ("eq", "gt", "lt"), "ne": ("ne", "le", "ge"),
-}  # fmt: skip
+    "lt": ("gt", "le", "lt"),
+    "le": ("ge", "le", "lt"),
+    "gt": ("lt", "gt", "ge"),
+    "ge": ("le", "gt", "ge"),
+    "eq": ("eq", "gt", "lt"),
+    "ne": ("ne", "le", "ge"),
+}
 
 
 def _compared(name: str, operands: Sequence[Any], first: bool, compute: DType) -> tuple[str, Sequence[Any]]:

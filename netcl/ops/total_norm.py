@@ -30,17 +30,27 @@ SCALES = {FLOAT32: (2.0**40, 2.0**-80, 2.0**-40, 2.0**84), FLOAT64: (2.0**400, 2
 SOUND = {FLOAT32: (2.0**-60, 2.0**90), FLOAT64: (2.0**-400, 2.0**900)}  # sums of squares of a chunk
 _PARTS = (
     ("z", "abs(p)"),
-    ("l", "where(z > high, z * down, 0)"), ("large", "l * l"),
-    ("s", "where(z < low, z * up, 0)"), ("small", "s * s"),
-    ("m", "where(z > high, 0, where(z < low, 0, z))"), ("medium", "m * m"),
-)  # fmt: skip
+    ("l", "where(z > high, z * down, 0)"),
+    ("large", "l * l"),
+    ("s", "where(z < low, z * up, 0)"),
+    ("small", "s * s"),
+    ("m", "where(z > high, 0, where(z < low, 0, z))"),
+    ("medium", "m * m"),
+)
 _SQUARES = {
     kind: many.Body(
-        "norm_2", _PARTS, (), ("high", "down", "low", "up"), ("p",), writes=False, combine="a + b",
-        folded=("large", "medium", "small"), quick=("p * p", *bounds),
+        "norm_2",
+        _PARTS,
+        (),
+        ("high", "down", "low", "up"),
+        ("p",),
+        writes=False,
+        combine="a + b",
+        folded=("large", "medium", "small"),
+        quick=("p * p", *bounds),
     )
     for kind, bounds in SOUND.items()
-}  # fmt: skip
+}
 _LARGER = "where(a > b, a, where(a == a, b, a))"
 _LARGEST = many.Body("norm_max", (("x", "abs(p)"),), (), (), ("p",), writes=False, combine=_LARGER)
 _SUM = many.Body("norm_1", (("x", "abs(p)"),), (), (), ("p",), writes=False, combine="a + b")
@@ -49,20 +59,25 @@ _POWERS = many.Body(
 )
 
 dialect.define_function(
-    "NORM_OF_PARTS", ("a", "b", "c", "down", "up"),
+    "NORM_OF_PARTS",
+    ("a", "b", "c", "down", "up"),
     "where(a > 0, sqrt(a + b * down * down) / down, where(b == 0, sqrt(c) / up, sqrt(b + c / up / up)))",
-)  # fmt: skip
+)
 # a + b where one is not finite: infinity, or NaN
 dialect.define_function(
-    "NORM_OF_TWO", ("a", "b"),
+    "NORM_OF_TWO",
+    ("a", "b"),
     "where(a - a == 0, where(b - b == 0, where(a > b, a * sqrt(1 + (b / a) * (b / a)), "
     "where(b > 0, b * sqrt(1 + (a / b) * (a / b)), b)), a + b), a + b)",
-)  # fmt: skip
+)
 dialect.define_function("NORM_OF_POWERS", ("m", "s", "k"), "where(m - m == 0, where(m > 0, m * pow(s, k), m), m)")
 _ROOT = Chain(
-    "netcl_norm_root", ("v0", "v1", "v2"), ("down", "up"),
-    (("y", "NORM_OF_PARTS", ("v0", "v1", "v2", "down", "up")),), ("y",),
-)  # fmt: skip
+    "netcl_norm_root",
+    ("v0", "v1", "v2"),
+    ("down", "up"),
+    (("y", "NORM_OF_PARTS", ("v0", "v1", "v2", "down", "up")),),
+    ("y",),
+)
 _TWO = Chain("netcl_norm_two", ("v0", "v1"), (), (("y", "NORM_OF_TWO", ("v0", "v1")),), ("y",))
 _POWER = Chain("netcl_norm_power", ("v0", "v1"), ("k",), (("y", "NORM_OF_POWERS", ("v0", "v1", "k")),), ("y",))
 

@@ -21,10 +21,20 @@ from netcl.ops import reduction  # noqa: F401  (defines HIT and SHARE)
 
 _SUFFIX = re.compile(r"(?<![\w.])(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)[fF](?!\w)")
 _OPERATORS = {
-    ast.Add: "ADD", ast.Sub: "SUB", ast.Mult: "MUL", ast.Div: "DIV", ast.Lt: "LT", ast.Gt: "GT", ast.LtE: "LE",
-    ast.GtE: "GE", ast.Eq: "EQ", ast.NotEq: "NE", ast.BitAnd: "BITWISE_AND", ast.BitOr: "BITWISE_OR",
+    ast.Add: "ADD",
+    ast.Sub: "SUB",
+    ast.Mult: "MUL",
+    ast.Div: "DIV",
+    ast.Lt: "LT",
+    ast.Gt: "GT",
+    ast.LtE: "LE",
+    ast.GtE: "GE",
+    ast.Eq: "EQ",
+    ast.NotEq: "NE",
+    ast.BitAnd: "BITWISE_AND",
+    ast.BitOr: "BITWISE_OR",
     ast.BitXor: "BITWISE_XOR",
-}  # fmt: skip
+}
 ALIASES = ("astype", "stop_gradient", "unsqueeze", "reshape", "getitem")  # inside a kernel these change nothing
 
 

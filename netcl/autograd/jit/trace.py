@@ -335,9 +335,12 @@ class TracingContext(threading.local):
 
 
 _EXPANSIONS: dict[str, Callable[..., Any]] = {
-    "var": TracingContext._variance, "softmax": TracingContext._softmax, "log_softmax": TracingContext._log_softmax,
-    "linear": TracingContext._linear, "conv2d": TracingContext._conv2d,
-}  # fmt: skip
+    "var": TracingContext._variance,
+    "softmax": TracingContext._softmax,
+    "log_softmax": TracingContext._log_softmax,
+    "linear": TracingContext._linear,
+    "conv2d": TracingContext._conv2d,
+}
 
 
 tracing_context = TracingContext()

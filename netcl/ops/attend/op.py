@@ -29,9 +29,14 @@ Needs = Sequence[bool]
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None,
-    key_padding_mask: Tensor | None = None, window: int | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    key_padding_mask: Tensor | None = None,
+    window: int | None = None,
+) -> tuple[Tensor, Tensor]:
     """o = softmax(scale * q k^T) v per head, and the log of the softmax's denominators.
 
     o_i = sum_j exp(s_ij - lse_i) v_j,  lse_i = log sum_j exp(s_ij),  s_ij = scale * q_i . k_j for the keys j i sees.
@@ -64,10 +69,18 @@ def attention(
 
 
 def attention_grad(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool = False,
-    scale: float | None = None, key_padding_mask: Tensor | None = None, window: int | None = None,
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    key_padding_mask: Tensor | None = None,
+    window: int | None = None,
     needs: Needs = (True, True, True),
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """(dq, dk, dv) of `attention`, None where `needs` says so; o and lse are those of the forward pass.
 
     With p = exp(s - lse), delta_i = g_i . o_i: ds = p (g v^T - delta), dq = scale ds k, dk = scale ds^T q, dv = p^T g.
@@ -110,9 +123,15 @@ def _alike(where: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 
 def check(
-    where: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, mask: Tensor | None,
+    where: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float | None,
+    mask: Tensor | None,
     window: int | None,
-) -> Geometry:  # fmt: skip
+) -> Geometry:
     """The geometry of a call. Raises ShapeError and DTypeError as `attention` says."""
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.ndim != 4:
@@ -156,9 +175,14 @@ def _kernels(queue: Any) -> Any:
 
 
 def _attended(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None,
-    key_padding_mask: Tensor | None = None, window: int | None = None,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    key_padding_mask: Tensor | None = None,
+    window: int | None = None,
+) -> Tensor:
     """softmax(scale * q k^T) v per head, without a map of scores: q (B, H, Tq, D), k and v (B, H_kv, Tk, D).
 
     causal: query i sees keys j <= i + Tk - Tq. window w: keys less than w places away. key_padding_mask (B, Tk): true
@@ -180,5 +204,17 @@ def _facts(q: Any, k: Any, v: Any, **_: Any) -> Facts:
     return q.shape, as_dtype(common_dtype(q.dtype, k.dtype, v.dtype))
 
 
-register(Op("attention", attention, _gradients, ("y", 0, 1, 2), True, shape=_facts, constants=("key_padding_mask",),
-            function=_attended, dtypes=FLOATS, cast=HALF))  # fmt: skip
+register(
+    Op(
+        "attention",
+        attention,
+        _gradients,
+        ("y", 0, 1, 2),
+        True,
+        shape=_facts,
+        constants=("key_padding_mask",),
+        function=_attended,
+        dtypes=FLOATS,
+        cast=HALF,
+    )
+)

@@ -30,16 +30,12 @@ Run = Callable[..., None]  # of y, x, w and bias; dx, g and w; dw, g and x
 
 def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, activation: str | None) -> None:
     """y = activation(conv(x, w) + bias); y is new, w contiguous."""
-    key = (
-        FORWARD, g, x.strides, x.offset & 7, w.offset & 3, x.dtype, bias is None, activation, route.mode
-    )  # fmt: skip
+    key = (FORWARD, g, x.strides, x.offset & 7, w.offset & 3, x.dtype, bias is None, activation, route.mode)
     run: Run = remember(x.queue, key, lambda: choose(FORWARD, forward_routes(y, x, w, bias is not None, g, activation)))
     run(y, x, w, bias)
 
 
-def forward_routes(
-    y: Tensor, x: Tensor, w: Tensor, bias: bool, g: Geometry, activation: str | None
-) -> list[Route]:  # fmt: skip
+def forward_routes(y: Tensor, x: Tensor, w: Tensor, bias: bool, g: Geometry, activation: str | None) -> list[Route]:
     """The ways forward."""
     queue, dtype, aligned = x.queue, x.dtype, (True, x.offset % 4 == 0, w.offset % 4 == 0)
     tiles = register_tiled.tiles_of(g, x, y.shape, x.offset)
@@ -54,11 +50,14 @@ def forward_routes(
         _on_units(g, dtype, queue, lambda: units.plan_forward(y, x, g, bias, activation)),
         _depthwise(tiles, lambda: _one(register_tiled.plan(tiles, y.shape, x, g, bias, activation))),
         Route(FIRST, "direct", few) if direct.suits(g, dtype) else cannot("direct", direct.LIMITS),
-        _by_tiles([g], lambda: implicit_gemm.cost(g, queue),
-                  lambda: _one(implicit_gemm.plan(g, x, y.strides, aligned, bias, activation))),
+        _by_tiles(
+            [g],
+            lambda: implicit_gemm.cost(g, queue),
+            lambda: _one(implicit_gemm.plan(g, x, y.strides, aligned, bias, activation)),
+        ),
         _by_im2col(g, dtype, queue, lambda: im2col.cost(g, dtype, queue), lambda: with_images(im2col)),
         _by_winograd(g, dtype, lambda: winograd_gpu.forward_cost(g, dtype, queue), lambda: with_images(winograd_gpu)),
-    ]  # fmt: skip
+    ]
 
 
 def input_grad(dx: Tensor, g: Tensor, w: Tensor, form: Geometry) -> None:
@@ -79,12 +78,19 @@ def input_routes(dx: Tensor, g: Tensor, form: Geometry) -> list[Route]:
     return [
         _on_units(form, dtype, queue, lambda: units.plan_input_grad(dx, g, form)),
         _depthwise(tiles, lambda: _one(register_tiled.plan(tiles, dx.shape, g, form, False, None))),
-        _by_tiles(parts, lambda: sum(implicit_gemm.cost(part, queue) for part in parts),
-                  lambda: partial(residue.input_grad, implicit_gemm.forward, form=form)),
+        _by_tiles(
+            parts,
+            lambda: sum(implicit_gemm.cost(part, queue) for part in parts),
+            lambda: partial(residue.input_grad, implicit_gemm.forward, form=form),
+        ),
         _by_im2col(form, dtype, queue, lambda: FIRST, lambda: with_images(im2col)),
-        _by_winograd(form, dtype, lambda: winograd_gpu.forward_cost(winograd_gpu.transposed(form), dtype, queue),
-                     lambda: with_images(winograd_gpu)),
-    ]  # fmt: skip
+        _by_winograd(
+            form,
+            dtype,
+            lambda: winograd_gpu.forward_cost(winograd_gpu.transposed(form), dtype, queue),
+            lambda: with_images(winograd_gpu),
+        ),
+    ]
 
 
 def weight_grad(dw: Tensor, g: Tensor, x: Tensor, form: Geometry) -> None:
@@ -111,9 +117,14 @@ def weight_routes(g: Tensor, x: Tensor, form: Geometry) -> list[Route]:
         _depthwise(tiles, lambda: register_tiled.plan_weights(tiles, x, form)),
         _by_tiles([form], lambda: implicit_gemm.weights_cost(form, queue), by_tiles),
         _by_im2col(form, dtype, queue, lambda: FIRST, lambda: with_images(im2col)),
-        _by_winograd(form, dtype, lambda: winograd_gpu.weights_cost(form, dtype, queue),
-                     lambda: with_images(winograd_gpu), winograd.weights_pay(form)),
-    ]  # fmt: skip
+        _by_winograd(
+            form,
+            dtype,
+            lambda: winograd_gpu.weights_cost(form, dtype, queue),
+            lambda: with_images(winograd_gpu),
+            winograd.weights_pay(form),
+        ),
+    ]
 
 
 # -- one route each ----------------------------------------------------------------------------------------------------
@@ -145,9 +156,7 @@ def _by_tiles(parts: list[Geometry], cost: Callable[[], float], plan: Callable[[
     return Route(cost(), "implicit_gemm", plan)
 
 
-def _by_im2col(
-    g: Geometry, dtype: DType, queue: Queue, cost: Callable[[], float], plan: Callable[[], Run]
-) -> Route:  # fmt: skip
+def _by_im2col(g: Geometry, dtype: DType, queue: Queue, cost: Callable[[], float], plan: Callable[[], Run]) -> Route:
     """By im2col: columns are written and read, but products are ordinary ones."""
     if not im2col.fits(g):
         return cannot("im2col", "for images whose pixels are counted in 31 bits")
@@ -157,7 +166,7 @@ def _by_im2col(
 
 def _by_winograd(
     g: Geometry, dtype: DType, cost: Callable[[], float], plan: Callable[[], Run], pays: bool = True
-) -> Route:  # fmt: skip
+) -> Route:
     """By Winograd's transforms: fewer multiplications, though their operands are written and read."""
     if not winograd.suits(g, dtype):
         return cannot("winograd", winograd.LIMITS)

@@ -66,10 +66,11 @@ def plan(
     fours = aligned[1] and _in_place(g, x)
     config = _tiles(PIXELS if fours else ROWS, x.dtype, profile_of(queue), m, q, g.taps, g.groups)
     more |= {
-        "A_VEC": 4 if aligned[2] and g.taps % 4 == 0 else 1, "B_VEC": 4 if fours else 1,
+        "A_VEC": 4 if aligned[2] and g.taps % 4 == 0 else 1,
+        "B_VEC": 4 if fours else 1,
         "Y_VEC": 4 if aligned[0] and _in_fours(strides, g.y_shape) else 1,
         "CHECKED": int(g.padded or g.taps % config["BK"] > 0),
-    }  # fmt: skip
+    }
     more["PAD"] = 4 if more["A_VEC"] == 1 else 0
     made = _program(queue, "conv", g, x, strides, config, preamble, more)
     items = config["BM"] // config["RM"] * (config["BN"] // config["RN"])
@@ -101,22 +102,29 @@ def plan_weights(g: Geometry, x: Tensor, upstream: Tensor, aligned: tuple[bool, 
     depth = -(-q // (wanted * config["BK"])) * config["BK"]
     splits = -(-q // depth)
     more = {
-        "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1, "PAD": 4,
-        "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1, "CHECKED": int(g.padded), "PART_VEC": 1 if k % 4 else 4,
-    }  # fmt: skip
+        "A_VEC": 4 if aligned[0] and _in_fours(upstream.strides, g.y_shape) else 1,
+        "PAD": 4,
+        "B_VEC": 4 if aligned[1] and _in_place(g, x) else 1,
+        "CHECKED": int(g.padded),
+        "PART_VEC": 1 if k % 4 else 4,
+    }
     made = _program(queue, "conv_weights", g, x, upstream.strides, config, "", more)
     items = config["BM"] // config["RM"] * (config["BN"] // config["RN"])
     part = {"part": ((splits, size_of(g.w_shape)), compute_dtype(x.dtype))}
     launch = made.bind(
-        (tiles * items, splits * g.groups), (items, 1), part, taps=_taps(queue, g, x.strides), groups=g.groups,
+        (tiles * items, splits * g.groups),
+        (items, 1),
+        part,
+        taps=_taps(queue, g, x.strides),
+        groups=g.groups,
         D=_fields(made, g, x, upstream.strides, depth),
-    )  # fmt: skip
+    )
     return launch, splits
 
 
 def _tiles(
     kernels: tuple[str, ...], dtype: DType, profile: DeviceProfile, m: int, n: int, k: int, count: int
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """The best config of the tuning table, made for floats; its tiles of doubles may be smaller."""
     config = cut(kernels, profile, m, n, k, count, most=1)[0].config
     return tuning.shrink("conv2d", config, DOUBLES, profile) if dtype == FLOAT64 else config
@@ -143,9 +151,15 @@ def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
 
 
 def _program(
-    queue: Any, name: str, g: Geometry, x: Tensor, strides: Shape, config: dict[str, int], preamble: str,
+    queue: Any,
+    name: str,
+    g: Geometry,
+    x: Tensor,
+    strides: Shape,
+    config: dict[str, int],
+    preamble: str,
     more: dict[str, Any],
-) -> Program:  # fmt: skip
+) -> Program:
     given = {f"USE_{name.upper()}": 1, **config, **more}
     source = _text(x.dtype, is_wide(g, x, strides), preamble, *sorted(given.items()))
     return program(queue, source, name, OPTIONS)

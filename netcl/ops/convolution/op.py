@@ -172,9 +172,17 @@ def _activated(
 
 
 def _gradients(
-    g: Tensor, y: Any, x: Tensor, w: Tensor, b: Any = None, *, needs: Sequence[bool], aux: Tensor | None,
-    activation: str | None = None, **sizes: Any,
-) -> list[Tensor | None]:  # fmt: skip
+    g: Tensor,
+    y: Any,
+    x: Tensor,
+    w: Tensor,
+    b: Any = None,
+    *,
+    needs: Sequence[bool],
+    aux: Tensor | None,
+    activation: str | None = None,
+    **sizes: Any,
+) -> list[Tensor | None]:
     g = before(activation, g, aux)
     dx = conv2d_input_grad(g, w, x.shape, **sizes) if needs[0] else None
     dw = conv2d_weight_grad(g, x, w.shape, **sizes) if needs[1] else None
@@ -182,12 +190,19 @@ def _gradients(
 
 
 def _facts(
-    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
     **_: Any,
-) -> Facts:  # fmt: skip
+) -> Facts:
     dtype = as_dtype(common_dtype(*(t.dtype for t in (x, weight, bias) if t is not None)))
     return geometry("conv2d", x.shape, weight.shape, stride, padding, dilation, groups).y_shape, dtype
 
 
-register(Op("conv2d", _activated, _gradients, (0, 1), True, OTHER_FACTOR, _facts, dtypes=FLOATS, cast=HALF,
-            onnx="Conv"))  # fmt: skip
+register(
+    Op("conv2d", _activated, _gradients, (0, 1), True, OTHER_FACTOR, _facts, dtypes=FLOATS, cast=HALF, onnx="Conv")
+)

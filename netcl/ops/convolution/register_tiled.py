@@ -34,7 +34,7 @@ def suits(g: Geometry) -> bool:
 
 def tiles_of(
     g: Geometry, x: Tensor, result: Shape, offset: int, transposed: bool = False, rows: int = 0
-) -> strips.Cut | None:  # fmt: skip
+) -> strips.Cut | None:
     """How a result is cut, all tensors but x being contiguous; None where these kernels cannot do it.
 
     `transposed`: the result is the input's gradient and x that of the output.

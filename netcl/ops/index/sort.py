@@ -81,10 +81,11 @@ def _plan(x: Tensor, descending: bool) -> Order:
     facts = {"x_r": x.strides[0], "x_k": x.strides[1], "rows": rows, "n": n, "descending": int(descending)}
     on_cpu = profile.kind == "cpu"
     rows_cost, blocks_cost = (FIRST, LAST) if on_cpu else (LAST, FIRST)
-    return choose(SORT, [  # type: ignore[no-any-return]
-        Route(rows_cost, "serial", lambda: _by_rows(x, facts, profile), "" if on_cpu else "few items sort alone"),
-        Route(blocks_cost, "merge", lambda: _by_blocks(x, facts, profile), "barriers cost a CPU" if on_cpu else ""),
-    ])  # fmt: skip
+    serial, merge = (lambda: _by_rows(x, facts, profile)), (lambda: _by_blocks(x, facts, profile))
+    one = Route(rows_cost, "serial", serial, "" if on_cpu else "few items sort alone")
+    other = Route(blocks_cost, "merge", merge, "barriers cost a CPU" if on_cpu else "")
+    order: Order = choose(SORT, [one, other])
+    return order
 
 
 def _by_rows(x: Tensor, facts: dict[str, int], profile: DeviceProfile) -> Order:

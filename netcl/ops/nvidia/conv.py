@@ -174,10 +174,16 @@ def _pack_weights(
     blocks = -(-slots // CHANNELS) * -(-len(taps) // together)
     steps = dict(zip(("g_step", "row_step", "c_step"), strides, strict=True))
     launch = program(queue, text, "pack_weights").bind(
-        (blocks * GROUP, rows, groups), (GROUP, 1, 1), {"to": ((size * (2 if parts == 3 else 1),), STORED[dtype])},
-        tap_at=_upload(queue, np.array(taps, np.int32)), taps=len(taps), slots=slots, real=channels, part_step=size,
+        (blocks * GROUP, rows, groups),
+        (GROUP, 1, 1),
+        {"to": ((size * (2 if parts == 3 else 1),), STORED[dtype])},
+        tap_at=_upload(queue, np.array(taps, np.int32)),
+        taps=len(taps),
+        slots=slots,
+        real=channels,
+        part_step=size,
         **steps,
-    )  # fmt: skip
+    )
     return lambda w: launch(Wt=w)
 
 
@@ -222,14 +228,18 @@ def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> L
     together = 32 if g.o * c * window >= 1 << 18 else 8  # else there would be few work-groups
     text = sources.load("pack.cl", S=C_NAME[dtype], PARTS=1, TAPS=together, WEIGHTS=1)
     return program(queue, text, "sum_weights").bind(
-        (-(-c * window // together) * GROUP, -(-o // 32), g.groups), (GROUP, 1, 1),
-        step=g.groups * window * slots * o, parts=splits, N=o, slots=slots, real=c, window=window,
-    )  # fmt: skip
+        (-(-c * window // together) * GROUP, -(-o // 32), g.groups),
+        (GROUP, 1, 1),
+        step=g.groups * window * slots * o,
+        parts=splits,
+        N=o,
+        slots=slots,
+        real=c,
+        window=window,
+    )
 
 
-def _program(
-    queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]
-) -> Program:  # fmt: skip
+def _program(queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]) -> Program:
     narrow, partial = dtype in NARROW, "PARTIAL" in more
     defines: dict[str, int | str] = {k: choice.config[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {"NAME": name, "S": C_NAME[dtype], "OUT": "float" if partial else C_NAME[dtype], "HAS_BIAS": 0, "VEC": 0}

@@ -69,12 +69,21 @@ def _source(p: Product, tiling: Tiling, partial: bool) -> str:
     names = ("BM", "BN", "BK", "WM", "WN", "ST")
     defines: dict[str, int | str] = {name: tiling.config[name] for name in names}
     defines |= {
-        "S": storage, "OUT": "float" if floats else storage, "PARTS": tiling.config["PARTS"], "HAS_BIAS": 0,
-        "KIND": f'"{UNIT_TYPE[storage]}"', "ALIGNED": int(aligned(p, 16 // p.dtype.itemsize)),
+        "S": storage,
+        "OUT": "float" if floats else storage,
+        "PARTS": tiling.config["PARTS"],
+        "HAS_BIAS": 0,
+        "KIND": f'"{UNIT_TYPE[storage]}"',
+        "ALIGNED": int(aligned(p, 16 // p.dtype.itemsize)),
         "VEC": int((partial and p.n % 2 == 0) or pairs(p)),
-    }  # fmt: skip
-    flags = {"TF32": not narrow, "NARROW_OUT": narrow and not floats, "PARTIAL": partial, "A_ALONG_M": p.a[1] != 1,
-             "B_ALONG_N": p.b[1] == 1}  # fmt: skip
+    }
+    flags = {
+        "TF32": not narrow,
+        "NARROW_OUT": narrow and not floats,
+        "PARTIAL": partial,
+        "A_ALONG_M": p.a[1] != 1,
+        "B_ALONG_N": p.b[1] == 1,
+    }
     defines |= {name: 1 for name, on in flags.items() if on}
     preamble, more = ("", {}) if partial else ending(p, "float")
     return sources.load("ptx.cl", "mma.cl", preamble=preamble, **(defines | more))

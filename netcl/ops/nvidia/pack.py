@@ -73,9 +73,16 @@ class Pack:
 
 
 def packing(
-    queue: Any, packed: Operand, strides: tuple[int, int, int, int], dtype: str, parts: int, rounded: bool = False,
-    pixels: Pixels | None = None, start: int = 1, real: int = 0,
-) -> Pack:  # fmt: skip
+    queue: Any,
+    packed: Operand,
+    strides: tuple[int, int, int, int],
+    dtype: str,
+    parts: int,
+    rounded: bool = False,
+    pixels: Pixels | None = None,
+    start: int = 1,
+    real: int = 0,
+) -> Pack:
     """The Pack that makes `packed` of a source with `strides` (w, z, rows, k).
 
     parts 3 splits floats in a high and a low part, `rounded` rounds them to TF32. The source starts at a multiple of

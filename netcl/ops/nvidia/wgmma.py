@@ -35,9 +35,22 @@ ROWS = {
 RAW = ("wgmma_raw", "wgmma_raw_small")  # the same for products that are too small to pack
 MAPS = 256  # bytes of the tensor maps of one group
 USUAL = (
-    "az", "aw", "bz", "bw", "pitch", "height", "OH", "OW", "blo", "col_step", "c0", "c1", "part_step", "image_step",
+    "az",
+    "aw",
+    "bz",
+    "bw",
+    "pitch",
+    "height",
+    "OH",
+    "OW",
+    "blo",
+    "col_step",
+    "c0",
+    "c1",
+    "part_step",
+    "image_step",
     "h_step",
-)  # fields of a Job that are usually zero  # fmt: skip
+)  # fields of a Job that are usually zero
 
 
 def tiling(p: Product, profile: DeviceProfile, precision: str) -> Tiling | None:
@@ -137,17 +150,24 @@ def source(p: Product, form: Form, x: Operand, y: Operand, config: dict[str, int
     """The program text for operands laid out as `x` and `y`."""
     narrow, storage, floats = p.dtype in NARROW, C_NAME[p.dtype], partial or p.wide
     flags = {
-        "TF32": not narrow, "NARROW_OUT": narrow and not floats, "PARTIAL": partial, "A_ALONG_M": not x.along_k,
-        "B_ALONG_N": not y.along_k, "RAW_B": form.raw,
-    }  # fmt: skip
+        "TF32": not narrow,
+        "NARROW_OUT": narrow and not floats,
+        "PARTIAL": partial,
+        "A_ALONG_M": not x.along_k,
+        "B_ALONG_N": not y.along_k,
+        "RAW_B": form.raw,
+    }
     defines: dict[str, int | str] = {name: config[name] for name in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {name: 1 for name, on in flags.items() if on}
     even = 8 if narrow and not floats else 2
     whole = p.n % even == 0 and all(s % even == 0 for s in (p.c, p.starts[2], *(axis[3] for axis in p.batch)))
     defines |= {
-        "S": storage, "OUT": "float" if floats else storage, "HAS_BIAS": 0, "SWAP": int(form.swap),
+        "S": storage,
+        "OUT": "float" if floats else storage,
+        "HAS_BIAS": 0,
+        "SWAP": int(form.swap),
         "VEC": int(p.n % 2 == 0 if partial else whole),
-    }  # fmt: skip
+    }
     preamble, more = ("", {}) if partial else ending(p, "float")
     macro = product_macro(config["NW"], UNIT_TYPE[storage], not x.along_k, not y.along_k)
     return macro + sources.load("ptx.cl", "wgmma.cl", preamble=preamble, **(defines | more))
@@ -162,12 +182,26 @@ def _job(
     tiles_m, tiles_n = -(-m // config["BM"]), -(-n // config["BN"])
     walks = [int(n > 1) for operand in (x, y) for n in (operand.lengths[1], operand.lengths[0])]
     fields = {
-        "M": m, "N": n, "slices": slices, "split": split, "tiles_m": tiles_m, "tiles_n": tiles_n,
-        "tiles": tiles_m * tiles_n * p.count * splits, "inner": c["inner"], "parts": splits,
-        "az": walks[0], "aw": walks[1], "bz": walks[2], "bw": walks[3], "blo": low,
-        "row_step": 1 if form.swap else c["c_m"], "col_step": c["c_m"] if form.swap else 1,
-        "c0": c["c0"], "c1": c["c1"], "part_step": p.m * p.n * p.count,
-    }  # fmt: skip
+        "M": m,
+        "N": n,
+        "slices": slices,
+        "split": split,
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
+        "tiles": tiles_m * tiles_n * p.count * splits,
+        "inner": c["inner"],
+        "parts": splits,
+        "az": walks[0],
+        "aw": walks[1],
+        "bz": walks[2],
+        "bw": walks[3],
+        "blo": low,
+        "row_step": 1 if form.swap else c["c_m"],
+        "col_step": c["c_m"] if form.swap else 1,
+        "c0": c["c0"],
+        "c1": c["c1"],
+        "part_step": p.m * p.n * p.count,
+    }
     return record(C_NAME[p.dtype], x, y, config, fields, form.copies)
 
 
@@ -198,9 +232,14 @@ def _steps(operand: Operand) -> Sequence[int]:
 
 @cache
 def product_macro(
-    columns: int, kind: str, along_m: bool = False, along_n: bool = False, held: bool = False, name: str = "WG_PRODUCT",
+    columns: int,
+    kind: str,
+    along_m: bool = False,
+    along_n: bool = False,
+    held: bool = False,
+    name: str = "WG_PRODUCT",
     rows_of_four: bool = False,
-) -> str:  # fmt: skip
+) -> str:
     """`#define NAME(c, a, b, keep)`: c (64 x columns) = a b, plus c where `keep`.
 
     OpenCL C cannot spell the accumulators in a loop: c is an array, or with `rows_of_four` one of arrays of four. kind

@@ -130,10 +130,16 @@ def _launcher(queue: Any, p: Product, q: Product, tiling: Tiling) -> Run:
     def run(first: Task, second: Task) -> None:
         (one, c1, s1), (two, c2, s2) = first, second
         launch(
-            c1=c1.buffer, a1=one.a, b1=one.b, y1=one.a if one.mask is None else one.mask,
+            c1=c1.buffer,
+            a1=one.a,
+            b1=one.b,
+            y1=one.a if one.mask is None else one.mask,
             sums1=(c1 if s1 is None else s1).buffer,
-            c2=c2.buffer, a2=two.a, b2=two.b, y2=two.a if two.mask is None else two.mask,
+            c2=c2.buffer,
+            a2=two.a,
+            b2=two.b,
+            y2=two.a if two.mask is None else two.mask,
             sums2=(c2 if s2 is None else s2).buffer,
-        )  # fmt: skip
+        )
 
     return run

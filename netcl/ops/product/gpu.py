@@ -84,9 +84,15 @@ def tiled_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     workspace = (products + splits * p.m * p.sums,)
 
     def run(
-        c: Tensor, a: Tensor, b: Tensor, *, bias: Tensor | None = None, alpha: float = 1.0, mask: Tensor | None = None,
+        c: Tensor,
+        a: Tensor,
+        b: Tensor,
+        *,
+        bias: Tensor | None = None,
+        alpha: float = 1.0,
+        mask: Tensor | None = None,
         sums: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         bias, mask = a if bias is None else bias, a if mask is None else mask
         if total is None:
             launch(C=c, A=a, B=b, bias=bias, mask=mask, sums=c if sums is None else sums, alpha=alpha)
@@ -126,9 +132,13 @@ def common(dtype: DType, config: dict[str, int], *products: Product) -> dict[str
     reach = max(sum(abs(s) * n for s, n in zip((*p.a, *p.b), (p.m, p.k, p.k, p.n))) for p in products)
     sizes = {name: size for name, size in config.items() if name in ("BM", "BN", "BK", "RM", "RN", "SL")}
     return {
-        "S": C_NAME[dtype], "E": C_NAME[compute_dtype(dtype)], "OUT": C_NAME[dtype],
-        "I": "long" if reach >= 1 << 31 else "int", "RASTER": 8, **sizes,
-    }  # fmt: skip
+        "S": C_NAME[dtype],
+        "E": C_NAME[compute_dtype(dtype)],
+        "OUT": C_NAME[dtype],
+        "I": "long" if reach >= 1 << 31 else "int",
+        "RASTER": 8,
+        **sizes,
+    }
 
 
 def forms(p: Product, partial: bool = False) -> dict[str, Any]:
@@ -137,12 +147,13 @@ def forms(p: Product, partial: bool = False) -> dict[str, Any]:
     c_steps = (p.n, p.m * p.n) if partial else (p.c, *(axis[3] for axis in p.batch), start_c)
     a_axes, b_axes = [axis[1] for axis in p.batch], [axis[2] for axis in p.batch]
     return {
-        "A_ALONG_K": int(a_k == 1), "B_ALONG_K": int(b_k == 1 and b_n != 1),
+        "A_ALONG_K": int(a_k == 1),
+        "B_ALONG_K": int(b_k == 1 and b_n != 1),
         "A_VEC": _vector(a_k, a_m, p.k, p.m, [start_a, *a_axes]),
         "B_VEC": _vector(b_n, b_k, p.n, p.k, [start_b, *b_axes]),
         "C_VEC": int(p.n % 4 == 0 and all(s % 4 == 0 for s in c_steps)),
         **{name: 1 for name, on in {"MASK": p.mask, "SUMS": p.sums, "WIDE": p.wide}.items() if on},
-    }  # fmt: skip
+    }
 
 
 def _vector(first: int, second: int, along_first: int, along_second: int, others: list[int]) -> int:

@@ -122,10 +122,21 @@ def gemm(
     if out is not None:
         versions.wrote(out, where="gemm")
     key = (
-        "gemm", a.shape, a.strides, a.offset & 7, a.dtype.num, b.shape, b.strides, b.offset & 7, b.dtype.num,
+        "gemm",
+        a.shape,
+        a.strides,
+        a.offset & 7,
+        a.dtype.num,
+        b.shape,
+        b.strides,
+        b.offset & 7,
+        b.dtype.num,
         None if out is None else (out.shape, out.strides, out.offset & 7, out.dtype.num),
-        None if bias is None else (bias.strides, bias.dtype.num), activation, accumulate, route.mode,
-    )  # fmt: skip
+        None if bias is None else (bias.strides, bias.dtype.num),
+        activation,
+        accumulate,
+        route.mode,
+    )
     found = a.queue.netcl_state.plans.get(key)
     if found is None:
         return _first(key, a, b, out, bias, activation, alpha, accumulate)
@@ -177,9 +188,15 @@ def gemm_keeping(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> 
 
 
 def _first(
-    key: Any, a: Tensor, b: Tensor, out: Tensor | None, bias: Tensor | None, activation: str | None, alpha: float,
+    key: Any,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None,
+    bias: Tensor | None,
+    activation: str | None,
+    alpha: float,
     accumulate: bool,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """As `gemm` for layouts met the first time: check them, and keep the plan under `key`."""
     _check_operands(a, b, bias)
     if activation is not None and activation not in ACTIVATIONS:

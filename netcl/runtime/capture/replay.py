@@ -172,9 +172,14 @@ class _Batch(ctypes.Structure):
     """A recording as `_send.c` reads it."""
 
     _fields_ = (
-        ("queue", P), ("driver", P), ("arguments", P), ("records", P), ("argument_count", ctypes.c_int),
-        ("count", ctypes.c_int), ("failed", ctypes.c_int),
-    )  # fmt: skip
+        ("queue", P),
+        ("driver", P),
+        ("arguments", P),
+        ("records", P),
+        ("argument_count", ctypes.c_int),
+        ("count", ctypes.c_int),
+        ("failed", ctypes.c_int),
+    )
 
 
 def _c_tier(commands: Sequence[Command], queue: Queue, arguments: Arguments) -> Callable[[], None]:
