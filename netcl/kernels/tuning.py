@@ -149,18 +149,15 @@ def parameters(kernel: str, profile: DeviceProfile) -> Config:
 
     Sizes that a config of the user's does not name come from the packaged table; costs belong to a config as a whole.
     """
-    for key in device_keys(profile):
+    keys, packaged = device_keys(profile), tables()[-1].get(kernel, {})
+    for key in keys:
         for table in tables():
             if key in table.get(kernel, {}):
-                return fit(kernel, _packaged_sizes(kernel, profile) | table[kernel][key], profile)
+                ours: Config = next((packaged[k] for k in keys if k in packaged), {})
+                sizes = {name: size for name, size in ours.items() if name not in COSTS}
+                return fit(kernel, sizes | table[kernel][key], profile)
     known = ", ".join(sorted(tables()[-1]))
     raise DeviceError(f"tuning: expected a kernel of the table ({known}), got {kernel!r}.")
-
-
-def _packaged_sizes(kernel: str, profile: DeviceProfile) -> Config:
-    configs = tables()[-1].get(kernel, {})
-    config = next((configs[key] for key in device_keys(profile) if key in configs), {})
-    return {name: size for name, size in config.items() if name not in COSTS}
 
 
 def fit(kernel: str, config: Config, profile: DeviceProfile) -> Config:

@@ -174,12 +174,16 @@ class ProgramCache:
         """Forget the programs of this process; those on disk stay."""
         self._programs.clear()
 
-    def _entry(self, key: str) -> tuple[Declared, bytes] | None:
-        """What the folder holds of a program; None where there is nothing of it."""
-        entry = self.read(f"{key}.bin")
-        found = None if entry is None else decode(key, entry)
-        self.stats.rejected += entry is not None and found is None
-        return found
+    def _entry(self, key: str) -> tuple[Declared, bytes, Path] | None:
+        """What the folder holds of a program, and in which file; None where there is nothing of it."""
+        folder = self.cache_dir
+        path = None if folder is None else folder / f"{key}.bin"
+        entry = None if path is None else read_regular(path, LARGEST)
+        if path is None or entry is None:
+            return None
+        found = decode(key, entry)
+        self.stats.rejected += found is None
+        return None if found is None else (*found, path)
 
     def _load(self, ctx: Any, key: str, device: Any) -> Any:
         """The program from disk, or None."""
@@ -188,21 +192,19 @@ class ProgramCache:
         found = self._entry(key)
         if found is None:
             return None
-        kernels, binary = found
+        kernels, binary, path = found
         try:
             raw = cl._cl._Program(ctx, [device], [binary])
             raw._build(options=b"", devices=[device])
         except cl.Error:  # a driver that changed without changing its version
             self.stats.rejected += 1
             return None
-        self._hit(key)
+        self._hit(path)
         return _program(raw, kernels)
 
-    def _hit(self, key: str) -> None:
-        folder = self.cache_dir
-        if folder is not None:
-            with contextlib.suppress(OSError):
-                os.utime(folder / f"{key}.bin")  # the time of last use decides what is evicted
+    def _hit(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            os.utime(path)  # the time of last use decides what is evicted
         self.stats.disk_hits += 1
 
     def _from_driver(self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...]) -> Any:
@@ -211,15 +213,15 @@ class ProgramCache:
 
         pocl_cache.tend_once(self.limit)
         note = f"kept by PoCL in {pocl_folder()}".encode()
-        kernels, found = self._entry(key) or ({}, b"")
-        known = found == note
+        kernels, kept, path = self._entry(key) or ({}, b"", Path())
+        known = kept == note
         start, began = time.time(), time.perf_counter()
         raw = self._compiled(ctx, source, key, device, options, retry=known)
         if not raw.get_info(cl.program_info.NUM_KERNELS) and pocl_cache.forget(start):  # what it kept was damaged
             self.stats.rejected += 1
             raw, known = self._compiled(ctx, source, key, device, options), False
         if known:
-            self._hit(key)
+            self._hit(path)
         else:
             kernels = _declared(source)
             self._built(device, time.perf_counter() - began)

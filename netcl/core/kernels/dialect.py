@@ -282,7 +282,8 @@ def preamble(used: frozenset[str] | None, element: str, width: int, on_cpu: bool
                 body = to_c(formula, element)
                 require(_WORD.findall(body))
                 arguments = ", ".join(f"T {p}" for p in parameters)
-                order[word] = f"static inline T {word}({arguments}) {{ return {_widen(body)}; }}\n"
+                value = body if _WORD.search(body) else f"(T)({body})"  # a number is as wide as its result
+                order[word] = f"static inline T {word}({arguments}) {{ return {value}; }}\n"
 
     if used is None:
         used = frozenset(w for w in _definitions if element not in FLOATING or not _is_of_bits(w))
@@ -309,7 +310,3 @@ def _is_of_bits(name: str) -> bool:
     formula = _definitions[name][1]
     own = any(isinstance(n, _BITS) for n in ast.walk(ast.parse(formula, mode="eval")))
     return own or any(_is_of_bits(word) for word in names(formula))
-
-
-def _widen(body: str) -> str:
-    return body if _WORD.search(body) else f"(T)({body})"

@@ -44,7 +44,8 @@ def _plan(queue: Any, p: Product, profile: DeviceProfile) -> Run:
     mc, nc, packed = _split(p, profile, row, a_lies, b_lies)
     forms = (("A_IN_PLACE", a_lies), ("B_IN_PLACE", b_lies), ("B_PACKED", packed), ("BOTH", p.keep))
     flags = {name: 1 for name, on in forms if on}
-    source = text(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=p.bias or p.activation is not None, **flags)
+    epilogue = p.bias or p.activation is not None
+    source = text(profile, "matmul_cpu.cl", dtype=p.dtype, epilogue=epilogue, row=row, **flags)
     grid = (-(-p.m // mc), -(-p.n // nc), p.count)
     kstep = -(-p.k // (max(1, -(-p.k // row["KC"])) * 8)) * 8 or 8  # even blocks of the depth
     kinds = {"accumulate": p.accumulate, "act": ACTS[p.activation], "has_bias": p.bias}
@@ -114,10 +115,20 @@ def sizes(profile: DeviceProfile, dtype: DType) -> dict[str, int]:
     return row | {"KC": row["KC"] // wide, "VW": row["VW"] // wide}
 
 
-def text(profile: DeviceProfile, *files: str, dtype: DType, epilogue: bool, **defines: Any) -> str:
-    """The text of panel_cpu.cl and `files` for a storage type, with the activations when there is an epilogue."""
+def text(
+    profile: DeviceProfile,
+    *files: str,
+    dtype: DType,
+    epilogue: bool,
+    row: Any = None,
+    **defines: Any,
+) -> str:
+    """The text of panel_cpu.cl and `files` for a storage type, with the activations when there is an epilogue.
+
+    `row` is what `sizes` gives, where it is known.
+    """
     element = C_NAME[compute_dtype(dtype)]
-    defines |= sizes(profile, dtype)
+    defines |= row or sizes(profile, dtype)
     width, masks = defines["VW"], MASKS[element]
     defines |= {"S": C_NAME[dtype], "E": element, "MASK": masks, "MASKS": f"{masks}{width}"}
     defines["HEIGHTS"] = ", ".join(map(str, HEIGHTS[defines["MR"]]))

@@ -14,6 +14,7 @@ from netcl.core import layout, versions
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import route
 from netcl.kernels.route import choose
@@ -98,7 +99,7 @@ def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Ten
     shape = affine_shape(x.shape, w.shape, None if b is None else b.shape)
     x, w, *rest = promote(x, w, *(() if b is None else (b,)))
     turned = Tensor(w.buffer, w.shape[::-1], w.strides[::-1], w.offset, w.dtype, w.queue)
-    flat = x if x.ndim == 2 else x.reshape(layout.size_of(x.shape[:-1]), x.shape[-1])
+    flat = x if len(x.shape) == 2 else x.reshape(layout.size_of(x.shape[:-1]), x.shape[-1])
     return flat, turned, rest[0] if rest else None, shape
 
 
@@ -205,32 +206,34 @@ def _first(
         raise DTypeError(f"gemm: expected floating operands and no accumulation with an epilogue, got {a.dtype}.")
     if out is not None and out.dtype != a.dtype:
         _check_wide(a, out, accumulate or bias is not None or activation is not None)
-    lead = layout.broadcast("gemm", a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
-    shape = (*lead, a.shape[-2], b.shape[-1])
+    lead, more = a.shape[:-2], b.shape[:-2]
+    shape = (*(layout.broadcast("gemm", lead, more) if lead or more else ()), a.shape[-2], b.shape[-1])
     if out is not None and out.shape != shape:
         raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
-    if a.backend == "cpu":
+    if isinstance(a.queue, CPUQueue):
         if route.special:
             route.sole(MATMUL)
         return numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
     if out is not None and out.strides[-1] != 1 and shape[-1] != 1:
         return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
-    if bias is not None and not bias.is_contiguous:
+    if bias is not None and bias.strides != (1,) and bias.shape != (1,):
         return gemm(a, b, out, contiguous(bias), activation, alpha, accumulate)
-    if layout.size_of(shape) == 0:
+    if 0 in shape:
         return allocate(a.queue, shape, a.dtype) if out is None else out
     if out is not None and out.dtype != a.dtype and profile_of(a.queue).kind == "cpu":
         return gemm(cast(a, out.dtype), cast(b, out.dtype), out, alpha=alpha)
     target = allocate(a.queue, shape, a.dtype) if out is None else out
     products = describe(a, b, target, activation, bias is not None, accumulate)
     launches = [(offsets, plan_of(a.queue, product)) for offsets, product in products]
-    a.queue.netcl_state.plans[key] = shape, launches[0][1] if len(launches) == 1 else _in_turn(launches)
-    return gemm(a, b, target if out is not None else None, bias, activation, alpha, accumulate)
+    run = launches[0][1] if len(launches) == 1 else _in_turn(launches)
+    a.queue.netcl_state.plans[key] = shape, run
+    run(target, a, b, bias=bias, alpha=alpha)
+    return target
 
 
 def _check_operands(a: Tensor, b: Tensor, bias: Tensor | None) -> None:
     """Raise unless the factors fit each other and the bias, in shape and dtype."""
-    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+    if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"gemm: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
     if bias is not None and bias.shape != b.shape[-1:]:
         raise ShapeError(f"gemm: expected a bias of shape {b.shape[-1:]}, got {bias.shape}.")

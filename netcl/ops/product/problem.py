@@ -105,8 +105,10 @@ def describe(
 ) -> list[tuple[tuple[int, int, int], Product]]:
     """The product as one `Product`, or several with (a, b, c) offsets where the batch needs more than two axes."""
     lead = c.shape[:-2]
-    strides = [layout.expand_strides(t.shape[:-2], t.strides[:-2], lead) for t in (a, b)]
-    axes = _merge([(n, *s) for n, *s in zip(lead, *strides, c.strides[:-2])])
+    axes: list[tuple[int, int, int, int]] = []
+    if lead:
+        strides = [layout.expand_strides(t.shape[:-2], t.strides[:-2], lead) for t in (a, b)]
+        axes = _merge([(n, *s) for n, *s in zip(lead, *strides, c.strides[:-2])])
     outer, inner = axes[:-2], axes[-2:]
     (sam, sak), (sbk, sbn) = a.strides[-2:], b.strides[-2:]
     start_a, start_b, start_c = (
