@@ -107,7 +107,7 @@ def test_a_circle_is_found():
 def test_every_package_has_a_layer_and_a_budget():
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
     assert packages <= set(PACKAGES)
-    assert set(PACKAGES) == set(loc().BUDGET)
+    assert packages == set(loc().BUDGET)
 
 
 def test_an_upward_import_is_caught(tmp_path):
@@ -115,7 +115,7 @@ def test_an_upward_import_is_caught(tmp_path):
     assert sorted(imported(tree)) == ["", "autograd", "nn"]
 
 
-def test_packages_stay_inside_their_budget():
+def test_budgets_of_lines_and_of_exceptions_to_rules_hold():
     problems = loc().over_budget()
     assert not problems, "\n".join(problems)
 
@@ -141,6 +141,21 @@ def test_code_lines_ignore_comments_and_docstrings():
     text = '"""Module\ndocstring."""\n\nx = 1  # one\n\n\ndef f():\n    """Doc."""\n    # why\n    return """a\nb"""\n'
     assert loc().python_code_lines(text) == {4, 7, 10, 11}
     assert loc().opencl_code_lines("// a\nint x; // b\n/* c\n d */\n\nint y;\n") == 2
+
+
+def test_an_ignored_type_needs_a_reason_and_a_kernel_120_columns(tmp_path, monkeypatch):
+    tool = loc()
+    monkeypatch.setattr(tool, "ROOT", tmp_path / "netcl")
+    (tmp_path / "netcl").mkdir()
+    (tmp_path / "netcl" / "a.py").write_text(
+        "x = 1  # type: ignore[misc]  # a reason\ny = 2  # type: ignore[misc]\nz = [1]  # fmt: skip\n"
+    )
+    (tmp_path / "netcl" / "a.cl").write_text("int a;\n" + "x" * 121 + "\n")
+    assert tool.looking_away() == {"# type: ignore": 2, "# fmt: skip": 1}
+    assert tool.badly_written() == [
+        "netcl/a.cl:2: 121 columns, limit 120",
+        "netcl/a.py:2: `type: ignore` without a reason behind it",
+    ]
 
 
 def test_no_file_is_named_after_nothing():

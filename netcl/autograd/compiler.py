@@ -204,7 +204,7 @@ class CompiledFunction:
         if entry.reason or (found is not None and found.program is None):
             entry.used = self._calls
             self._others += 1
-            return self._unfused(entry.reason or found.reason, args, kwargs)  # type: ignore[union-attr]
+            return self._unfused(entry.reason or found.reason, args, kwargs)  # type: ignore[union-attr]  # without a program there is a reason
         if found is not None and found.program is not None:
             entry.used = self._calls
             try:
@@ -437,7 +437,7 @@ def _symbolic(a: Any, symbols: Any, numbers: Any) -> Any:
 
 
 def _symbol(x: TraceNode) -> Node:
-    return Node(x, x.differentiable)  # type: ignore[arg-type]
+    return Node(x, x.differentiable)  # type: ignore[arg-type]  # a value of the trace
 
 
 def _explain_failure(error: Exception) -> str:

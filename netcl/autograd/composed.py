@@ -220,7 +220,7 @@ def pad(x: Value, widths: Any, mode: str = "constant", value: float = 0.0) -> No
     for axis, (before, after) in enumerate(pairs):
         if before or after:
             x = apply_one("concat", *_edges(x, axis, before, after, mode), axis=axis)
-    return x  # type: ignore[return-value]
+    return x  # type: ignore[return-value]  # a Node by then
 
 
 def _edges(x: Value, axis: int, before: int, after: int, mode: str) -> list[Value]:

@@ -108,11 +108,11 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["ge"](self, other) if known else self._refuse("ge", other)
 
-    def __eq__(self, other: object) -> Self:  # type: ignore[override]
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]  # elementwise, as NumPy's
         known = isinstance(other, self._operands)
         return self._operations["eq"](self, other) if known else self._refuse("eq", other)
 
-    def __ne__(self, other: object) -> Self:  # type: ignore[override]
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]  # elementwise, as NumPy's
         known = isinstance(other, self._operands)
         return self._operations["ne"](self, other) if known else self._refuse("ne", other)
 

@@ -4,11 +4,11 @@
 //   ROWS:     inner is reduced; the lanes are folded at the end;      out[row * parts + part]
 //   otherwise inner is kept, a lane per column (COLUMNS);             out[(row * parts + part) * cols + column]
 //
-// ON_CPU (CPU devices): local size 1, no barriers; an item folds `unit` rows, or 8 vectors of columns, in blocks so that
-// rounding errors stay small. Else: groups of WG; `unit` items share a row (or a run of columns) and fold through a tree in
-// local memory. Long reductions are cut into `parts` along outer (by `ostep`) and inner (by `istep`, `iparts` of them); a
-// second launch folds the parts. Several values may be folded at once, `EACH` naming their numbers (`STORED` of those that
-// are written): A holds a vector of each. In a PAIR the second is the place of the first.
+// ON_CPU (CPU devices): local size 1, no barriers; an item folds `unit` rows, or 8 vectors of columns, in blocks so
+// that rounding errors stay small. Else: groups of WG; `unit` items share a row (or a run of columns) and fold through
+// a tree in local memory. Long reductions are cut into `parts` along outer (by `ostep`) and inner (by `istep`, `iparts`
+// of them); a second launch folds the parts. Several values may be folded at once, `EACH` naming their numbers
+// (`STORED` of those that are written): A holds a vector of each. In a PAIR the second is the place of the first.
 // STEP and PART (whole and partial vectors, which also store what is not folded), INIT<k>, COMBINE, FINAL, KEPT, WALK,
 // PARAMETERS, T<k> and E<k> (vector and lane), PUT<k> and PUT_ALL<k> come from fold_source.py.
 // GPU trees: Harris 2007, "Optimizing Parallel Reduction".

@@ -154,4 +154,5 @@ def _made(text: str) -> Callable[..., Launch]:
     """`make` of a text of _TEXT's form."""
     space: dict[str, Any] = {"StructError": struct.error, "Tensor": Tensor}
     exec(text, space)
-    return space["make"]  # type: ignore[no-any-return]
+    make: Callable[..., Launch] = space["make"]
+    return make

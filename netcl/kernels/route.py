@@ -104,7 +104,7 @@ def choose(op: str, routes: Sequence[Route]) -> Any:
     for route in ranked(op, routes):
         place = -1 if _watching is None else len(_watching)
         try:
-            plan = route.plan()  # type: ignore[misc]
+            plan = route.plan()  # type: ignore[misc]  # ranked leaves out those without a plan
         except NetclError as error:
             if forced or route.spare is None:
                 raise

@@ -43,6 +43,6 @@ def load(*files: str, preamble: str = "", **defines: int | float | str) -> str:
     lines = [f"#define {name} {value}\n" for name, value in sorted(defines.items())]
     for name, prefix in (("S", ""), ("W", "W_"), ("R", "R_")):
         if defines.get(name) in NARROW:
-            lines.append(f"#define {prefix}NARROW {NARROW[defines[name]]}\n")  # type: ignore[index]
+            lines.append(f"#define {prefix}NARROW {NARROW[defines[name]]}\n")  # type: ignore[index]  # a text, as it is found there
     lines += ["#define HAVE_T 1\n", preamble] if preamble else []
     return storage(tuple(defines.values())) + "".join(lines) + "".join(text(file) for file in ("common.cl", *files))

@@ -193,7 +193,7 @@ def before(activation: str | None, g: Tensor, saved: Tensor | None) -> Tensor:
     """The gradient of what went into an activation, from `saved`: what its formula reads, its result or its input."""
     if activation is None:
         return g
-    return gradients(activation, g, saved, (saved,), (True,))[0]  # type: ignore[return-value]
+    return gradients(activation, g, saved, (saved,), (True,))[0]  # type: ignore[return-value]  # it is wanted
 
 
 @lru_cache(maxsize=1024)

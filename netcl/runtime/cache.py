@@ -130,7 +130,7 @@ class ProgramCache:
         """Bytes that the folder may take: as given, else NETCL_CACHE_MB, looked up late like the folder."""
         if self._limit is not None:
             return self._limit
-        return settings.value("NETCL_CACHE_MB") << 20  # type: ignore[no-any-return]
+        return int(settings.value("NETCL_CACHE_MB")) << 20
 
     def get_program(
         self, ctx: Any, src_code: str, device: Any, options: Sequence[str] | str = (), edit: Edit | None = None
@@ -395,7 +395,8 @@ def get_kernel(queue: Any, source: str, name: str, options: tuple[str, ...] = ()
     Raises BuildError when it does not build, or has no such kernel.
     """
     try:
-        return queue.netcl_kernels[source, name, options]  # type: ignore[no-any-return]
+        found: Kernel = queue.netcl_kernels[source, name, options]
+        return found
     except (AttributeError, KeyError):
         return _make_kernel(queue, source, name, options, edit)
 
@@ -410,4 +411,5 @@ def _make_kernel(queue: Any, source: str, name: str, options: tuple[str, ...], e
     if name not in kernels:
         raise BuildError(f"get_kernel: expected a kernel {name!r}, got a program with: {', '.join(kernels) or 'none'}.")
     kernel = Kernel(program, name, Signature(kernels[name]))
-    return queue.__dict__.setdefault("netcl_kernels", {}).setdefault((source, name, options), kernel)  # type: ignore[no-any-return]
+    own: dict[Any, Kernel] = vars(queue).setdefault("netcl_kernels", {})
+    return own.setdefault((source, name, options), kernel)

@@ -105,7 +105,7 @@ class Program:
             if type(call) is FusedCall:
                 _run_fused(call, values, floats)
             else:
-                _run_eager(call, values, floats)  # type: ignore[arg-type]
+                _run_eager(call, values, floats)  # type: ignore[arg-type]  # a call of the trace
         result = self.result
         return values[result.place] if type(result) is Slot else _restore(result, values)
 

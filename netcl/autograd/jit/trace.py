@@ -106,7 +106,7 @@ class Scalar:
     ) -> None:
         self.known, self.index, self.compute, self._observe = known, index, compute, observe
 
-    @property  # type: ignore[misc]
+    @property  # type: ignore[misc]  # instances pose as floats
     def __class__(self) -> type:
         return float  # isinstance(x, float) is what user code asks
 
@@ -165,7 +165,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Scalar, f"__{_name}__", _looking(getattr(operator, _name)))
 for _name in ("float", "int", "bool", "repr", "str", "round", "trunc", "format"):
     setattr(Scalar, f"__{_name}__", _looking(getattr(float, f"__{_name}__")))
-Scalar.__array__ = lambda self, *a, **k: np.asarray(self.look())  # type: ignore[attr-defined]
+Scalar.__array__ = lambda self, *a, **k: np.asarray(self.look())  # type: ignore[attr-defined]  # added to a class of numbers
 
 
 class ReachedByTrace(Reached):
@@ -239,7 +239,7 @@ class TracingContext(threading.local):
             node.queue = self.queue
             node.differentiable = node.differentiable and enabled
             self.nodes.append(node)
-        symbols = tuple(Node(n, n.differentiable, name) for n in nodes)  # type: ignore[arg-type]
+        symbols = tuple(Node(n, n.differentiable, name) for n in nodes)  # type: ignore[arg-type]  # a value of the trace
         return symbols if many else symbols[0]
 
     def _fitted(self, name: str, operands: list[Any], attrs: dict[str, Any]) -> tuple[str, list[Any], dict[str, Any]]:
@@ -258,7 +258,7 @@ class TracingContext(threading.local):
         count = size_of(x.shape[-len(axes) :]) if axes else 0
         if not axes or not is_float(x.dtype) or count <= correction:
             return None
-        symbol = Node(x, x.differentiable)  # type: ignore[arg-type]
+        symbol = Node(x, x.differentiable)  # type: ignore[arg-type]  # a value of the trace
         mean = self.record("mean", (symbol,), {"axis": axes, "keepdims": True})
         square = self.record("square", (self.record("sub", (symbol, mean), {}),), {})
         result = self.record("mean", (square,), {"axis": axes, "keepdims": keepdims})
@@ -274,7 +274,7 @@ class TracingContext(threading.local):
     def _product(self, name: str, operands: Sequence[Any], activation: Any, attrs: dict[str, Any]) -> Any:
         if activation in FROM_RESULT:
             return None
-        symbols = [Node(x, x.differentiable) if isinstance(x, TraceNode) else x for x in operands]  # type: ignore[arg-type]
+        symbols = [Node(x, x.differentiable) if isinstance(x, TraceNode) else x for x in operands]  # type: ignore[arg-type]  # a value of the trace
         return self.record(activation, (self.record(name, symbols, attrs),), {})
 
     def _softmax(self, x: TraceNode, axis: int = -1) -> Any:
@@ -293,7 +293,7 @@ class TracingContext(threading.local):
 
     def _below_top(self, x: TraceNode) -> Any:
         """x - max(x); the maximum cancels in the result, so it gets no gradient."""
-        symbol = Node(x, x.differentiable)  # type: ignore[arg-type]
+        symbol = Node(x, x.differentiable)  # type: ignore[arg-type]  # a value of the trace
         top = self.record("max", (symbol,), {"axis": -1, "keepdims": True})
         return self.record("sub", (symbol, top.detach()), {})
 

@@ -151,7 +151,7 @@ def _preprocessed(source: str) -> tuple[str, dict[str, str]]:
         elif all(taken) and word == "undef":
             macros.pop(rest, None)
         elif all(taken) and word == "define":
-            name, bracket, value = _MACRO.match(rest).groups()  # type: ignore[union-attr]
+            name, bracket, value = _MACRO.match(rest).groups()  # type: ignore[union-attr]  # the pattern fits any directive
             macros[name] = "1" if bracket else value.strip()
     return "\n".join(kept), macros
 

@@ -114,7 +114,9 @@ def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
     key = (ATTENTION_GRAD, c.x, c.q.dtype, c.mask is None, route.mode)
 
     def make() -> Callable[[Call], tuple[Tensor, Tensor, Tensor]]:
-        return choose(ATTENTION_GRAD, [Route(FIRST, "tiled", lambda: _plan_backward(c))])  # type: ignore[no-any-return]
+        tiled = Route(FIRST, "tiled", lambda: _plan_backward(c))
+        chosen: Callable[[Call], tuple[Tensor, Tensor, Tensor]] = choose(ATTENTION_GRAD, [tiled])
+        return chosen
 
     return remember(c.q.queue, key, make)(c)
 

@@ -106,7 +106,7 @@ def attention_grad(
         g, q, k, v = (_rows(t) for t in tensors[:4])
         mask = None if key_padding_mask is None else _rows(key_padding_mask)
         found = _kernels(queue).backward(Call(geometry, q, k, v, mask, g, o.contiguous(), lse.contiguous()))
-    return tuple(t if need else None for t, need in zip(found, needs))  # type: ignore[return-value]
+    return tuple(t if need else None for t, need in zip(found, needs))  # type: ignore[return-value]  # three in a row
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
