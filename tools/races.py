@@ -30,7 +30,7 @@ https://github.com/jrprice/Oclgrind). It interprets kernels on any machine; no G
 # Left out: all that once more through views, threads (Oclgrind takes one), and what takes as long as the rest together.
 FILES = (
     "autograd/test_rules.py", "autograd/test_compiler_folds.py", "autograd/test_training_compiler.py",
-    "ops/test_multi.py", "ops/test_conv_winograd.py",
+    "ops/test_multi_tensor.py", "ops/test_conv_winograd.py",
 )  # fmt: skip
 WANTED = "test_rules or folds or training_compiler or (small and groups) or smallest"
 SKIPPED = ("view", "thread", "long", "batches", "with_groups", "bfloat16")

@@ -59,7 +59,7 @@ def test_half_weights_get_half_gradients_summed_in_float(queue):
     np.testing.assert_allclose(found, [[0, 0], [299.93] * 2, [0, 0], [0, 0]], rtol=1e-3)
 
 
-def test_emb_03_repeated_indices_add_exactly_and_alike(queue):
+def test_repeated_indices_add_exactly_and_alike(queue):
     weight = ag.tensor(on(queue, np.ones((10, 8))), requires_grad=True)
     index = on(queue, np.full(65536, 7), np.int64)
     found = gradient(lambda w: ag.embedding(w, index), weight)
@@ -103,7 +103,7 @@ def test_a_recorded_lookup_follows_its_indices(queue):
 
 
 @pytest.mark.parametrize("bad", [4, -1])
-def test_emb_01_a_bad_index_in_a_replay_is_refused(queue, bad):
+def test_a_bad_index_in_a_replay_is_refused(queue, bad):
     _, step = recorded(queue)
     for _ in range(2):
         step(on(queue, [0, 3], np.int32))[0].to_host()

@@ -216,7 +216,7 @@ def test_what_has_no_gradient_has_the_value(queue):
     assert ag.topk(x, 2)[1].to_host().tolist() == [0, 2]
 
 
-def test_emb_02_the_padding_row_gets_no_gradient(queue):
+def test_the_padding_row_gets_no_gradient(queue):
     weight = ag.tensor(Tensor.ones(queue, (10, 8)), requires_grad=True)
     for indices, expected in (
         ([0] * 768, {0: 0}), ([0] * 769, {0: 0}), ([0] * 5000, {0: 0}), ([1, 1, 1, 2], {0: 0, 1: 3, 2: 1})
@@ -283,7 +283,7 @@ def test_cross_entropy_with_probabilities(cpu_queue, reduction, weighted, shape)
     assert ag.gradcheck(lambda z, t: ag.cross_entropy(z, t, **settings), [logits, target])
 
 
-def test_num_05_smoothing_weights_and_an_ignored_label(queue):
+def test_smoothing_weights_and_an_ignored_label(queue):
     logits = ag.tensor(Tensor.from_host(queue, np.array([[1, 2], [3, 0.4]], np.float32)), requires_grad=True)
     labels = ag.tensor(Tensor.from_host(queue, np.array([-100, 1], np.int32)))
     weight = Tensor.from_host(queue, np.array([0.2, 0.3], np.float32))

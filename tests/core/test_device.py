@@ -24,7 +24,7 @@ def two_platforms():
     return DeviceManager(FakeOpenCL(pocl, nvidia))
 
 
-# -- DEV-01: no driver ------------------------------------------------------------------------------------------------
+# -- no driver ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def two_platforms():
     ids=["no-icd", "no-platform", "no-device", "broken-driver"],
 )
 def test_without_any_device(opencl):
-    """DEV-01: the list is empty, "auto" is NumPy and says why, a GPU is refused with the fix."""
+    """The list is empty, "auto" is NumPy and says why, a GPU is refused with the fix."""
     found = DeviceManager(opencl)
     assert found.devices == () and found.profiles == ()
     handle = found.default("auto")
@@ -76,7 +76,7 @@ def test_a_gpu_that_does_not_open_is_passed_over_and_named():
         found.default("gpu")
 
 
-# -- DEV-15: requests -------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_gpu_that_does_not_open_is_passed_over_and_named():
     ],
 )
 def test_every_form_of_request(two_platforms, request_, name):
-    """DEV-15: every form names a device, and the same device gives the same handle."""
+    """Every form names a device, and the same device gives the same handle."""
     handle = two_platforms.default(request_)
     assert handle.device_name == name and handle.backend == "cl"
     assert two_platforms.default(handle.device) is handle
@@ -113,7 +113,7 @@ def test_every_form_of_request(two_platforms, request_, name):
     ["gpu:3", "cl:cpu:1", "cuda", "", ":", "cl", "cpu:1", "nvidia:7", "amd:0", "nvidia:xx", 4, -1, True, 1.5, []],
 )
 def test_unknown_requests_list_the_choices(two_platforms, request_, monkeypatch):
-    """DEV-15: nothing prompts; what is unknown or out of range lists what there is."""
+    """Nothing prompts; what is unknown or out of range lists what there is."""
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("prompted"))
     with pytest.raises(DeviceError) as error:
         two_platforms.default(request_)

@@ -113,7 +113,7 @@ def python(code, **env):
 
 
 def test_import_without_pyopencl():
-    """DEV-01: no pyopencl at all; the NumPy backend is there and says why."""
+    """No pyopencl at all; the NumPy backend is there and says why."""
     code = (
         "import sys; sys.modules['pyopencl'] = None\n"
         "import netcl; from netcl.core.device import manager\n"

@@ -63,8 +63,8 @@ def test_new_memory_does_not_wait_for_the_queue(cl_queue):
     assert (x.to_host() == 7).all()
 
 
-def test_dev_14_out_of_memory_explains_itself_and_recovers(cl_queue, monkeypatch):
-    """DEV-14: idle blocks are freed and the request retried; else the error has all figures; less still works."""
+def test_out_of_memory_explains_itself_and_recovers(cl_queue, monkeypatch):
+    """Idle blocks are freed and the request retried; else the error has all figures; less still works."""
     pool = BufferPool(cl_queue)
     pool.allocate(4096).release()
     with pytest.raises(
@@ -93,8 +93,8 @@ def test_dev_14_out_of_memory_explains_itself_and_recovers(cl_queue, monkeypatch
     assert pool.buffer(4096) is not None
 
 
-def test_dev_13_flat_memory(cl_queue):
-    """DEV-13: 10000 in-place fills and 10000 elementwise results leave the pool where it was."""
+def test_flat_memory(cl_queue):
+    """10000 in-place fills and 10000 elementwise results leave the pool where it was."""
     x = Tensor.zeros(cl_queue, (1000,))
     for _ in range(100):
         x.fill_(1)

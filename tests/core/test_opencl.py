@@ -27,8 +27,8 @@ __kernel void report(__global int* flag, int code, int value, int limit) {
 """
 
 
-def test_dev_11_one_kernel_many_threads(cl_queue):
-    """DEV-11: 8 threads add their own constants with one cached kernel; arguments are never mixed."""
+def test_one_kernel_many_threads(cl_queue):
+    """8 threads add their own constants with one cached kernel; arguments are never mixed."""
     wrong = []
 
     def work(constant):

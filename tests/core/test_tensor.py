@@ -163,8 +163,8 @@ def test_two_sub_devices_share_nothing(cl_queue):
     assert np.array_equal((a + b.to(first.queue)).to_host(), np.full(9, 2))
 
 
-def test_dev_03_without_fp64(cl_queue):
-    """DEV-03: without double precision float64 becomes float32 with a warning, and no kernel mentions it."""
+def test_without_fp64(cl_queue):
+    """Without double precision float64 becomes float32 with a warning, and no kernel mentions it."""
     profile = replace(profile_of(cl_queue), has_fp64=False, name=f"{profile_of(cl_queue).name} without fp64")
     with override_profile(cl_queue, profile):
         with pytest.warns(UserWarning, match="no double precision"):

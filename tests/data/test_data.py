@@ -77,7 +77,7 @@ def test_digits_equal_their_source():
 # -- loading -----------------------------------------------------------------------------------------------------------
 
 
-def test_dat_06_batch_sizes():
+def test_batch_sizes():
     data = TensorDataset(np.arange(10))
     assert sizes(DataLoader(data, 4)) == [4, 4, 2]
     assert sizes(DataLoader(data, 4, drop_last=True)) == [4, 4]
@@ -91,7 +91,7 @@ def test_dat_06_batch_sizes():
     ]
 
 
-def test_dat_06_shards():
+def test_shards():
     def shards(**options):
         return [list(DistributedSampler(range(5), 2, rank, shuffle=False, **options)) for rank in (0, 1)]
 
@@ -101,7 +101,7 @@ def test_dat_06_shards():
     assert list(DistributedSampler(range(0), 2, 0)) == []
 
 
-def test_dat_06_orders_differ_by_epoch_and_agree_between_ranks():
+def test_orders_differ_by_epoch_and_agree_between_ranks():
     samplers = [DistributedSampler(range(8), 2, rank, seed=3) for rank in (0, 1)]
     orders = []
     for epoch in range(2):

@@ -439,7 +439,7 @@ class Failing(Dataset):
 
 @pytest.mark.parametrize("error", [OwnError(1, 2), KeyError("k"), StopIteration(7)], ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize("sent", [False, True])
-def test_dat_03_an_error_is_raised_once_where_its_batch_was_due(gpu, error, sent):
+def test_an_error_is_raised_once_where_its_batch_was_due(gpu, error, sent):
     data = Failing(error)
     batches = loader(gpu if sent else None, 3, 2, data, batch_size=2)
     pass_ = iter(batches)

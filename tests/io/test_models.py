@@ -127,7 +127,7 @@ class Marker:
         return open, (str(self.path), "w")
 
 
-def test_ckp_01_reading_runs_no_code(cpu_queue, tmp_path):
+def test_reading_runs_no_code(cpu_queue, tmp_path):
     marker, path = tmp_path / "marker", tmp_path / "bad.netcl"
     path.write_bytes(pickle.dumps(Marker(marker)))
     files = [path.read_bytes()]
@@ -143,7 +143,7 @@ def test_ckp_01_reading_runs_no_code(cpu_queue, tmp_path):
     assert not marker.exists()
 
 
-def test_ckp_01_a_file_cannot_name_other_classes(cpu_queue, tmp_path):
+def test_a_file_cannot_name_other_classes(cpu_queue, tmp_path):
     path = tmp_path / "m.netcl"
     for name in ("print", "Sequential.forward", "init", "Handle"):
         write(path, {}, {"kind": "model", "architecture": {"class": name, "args": {}}, "aliases": {}})
@@ -151,7 +151,7 @@ def test_ckp_01_a_file_cannot_name_other_classes(cpu_queue, tmp_path):
             load_model(path, cpu_queue)
 
 
-def test_ckp_03_views_are_saved_as_they_look(queue, tmp_path):
+def test_views_are_saved_as_they_look(queue, tmp_path):
     base = Tensor.from_host(queue, np.array([[1, 2, 3], [4, 5, 6]], np.float32))
 
     class Views(nn.Module):
@@ -168,7 +168,7 @@ def test_ckp_03_views_are_saved_as_they_look(queue, tmp_path):
     assert load_file(path)["turned"].tolist() == [[1, 4], [2, 5], [3, 6]]
 
 
-def test_ckp_06_tied_weights_are_stored_once_and_stay_tied(queue, tmp_path):
+def test_tied_weights_are_stored_once_and_stay_tied(queue, tmp_path):
     model, path = Tied(queue), tmp_path / "tied.netcl"
     save_model(model, path)
     assert list(load_file(path)) == ["embed.weight"]
@@ -186,7 +186,7 @@ def test_ckp_06_tied_weights_are_stored_once_and_stay_tied(queue, tmp_path):
     np.testing.assert_array_equal(untied.head.weight.to_host(), untied.embed.weight.to_host())
 
 
-def test_opt_06_after_a_load_both_names_are_one_parameter(queue, tmp_path):
+def test_after_a_load_both_names_are_one_parameter(queue, tmp_path):
     class Sum(nn.Module):
         def __init__(self):
             self.a = nn.Parameter(Tensor.ones(queue, (1,)))

@@ -70,14 +70,14 @@ def test_conv2d(queue):
 # -- pooling -----------------------------------------------------------------------------------------------------------
 
 
-def test_pol_01_padding_never_wins(queue):
+def test_padding_never_wins(queue):
     x = node(queue, [[[[-1, -2], [-3, -4]]]])
     np.testing.assert_array_equal(nn.MaxPool2d(2, 2, 1)(x).to_host()[0, 0], [[-1, -2], [-3, -4]])
     with pytest.raises(ShapeError, match="half"):
         nn.MaxPool2d(3, padding=3)(x)
 
 
-def test_pol_03_overlapping_windows_and_ties(queue):
+def test_overlapping_windows_and_ties(queue):
     rows = np.arange(1, 25, dtype=np.float32).reshape(4, 6)
     rows[1, 1] = 88
     x = node(queue, rows[None, None], requires_grad=True)
@@ -111,7 +111,7 @@ def test_means_of_windows(queue):
 # -- norms -------------------------------------------------------------------------------------------------------------
 
 
-def test_nrm_01_batch_norm_keeps_the_unbiased_variance(queue):
+def test_batch_norm_keeps_the_unbiased_variance(queue):
     layer = nn.BatchNorm2d(queue, 1)
     y = layer(node(queue, np.array([1, 2, 3, 4]).reshape(4, 1, 1, 1))).to_host().ravel()
     np.testing.assert_allclose(y, [-1.3416354, -0.4472118, 0.4472118, 1.3416354], rtol=1e-5)
@@ -121,7 +121,7 @@ def test_nrm_01_batch_norm_keeps_the_unbiased_variance(queue):
 
 
 @pytest.mark.parametrize(("kind", "shape"), [(nn.BatchNorm1d, (1, 3)), (nn.BatchNorm2d, (1, 3, 1, 1))])
-def test_nrm_02_one_value_per_channel_has_no_variance(queue, kind, shape):
+def test_one_value_per_channel_has_no_variance(queue, kind, shape):
     layer = kind(queue, 3)
     with pytest.raises(ShapeError, match="more than one value per channel"):
         layer(random_node(queue, *shape))
@@ -129,7 +129,7 @@ def test_nrm_02_one_value_per_channel_has_no_variance(queue, kind, shape):
     assert np.isfinite(layer.eval()(random_node(queue, *shape)).to_host()).all()
 
 
-def test_nrm_04_eps_stays_in_float32(queue):
+def test_eps_stays_in_float32(queue):
     layer = nn.RMSNorm(queue, 4, eps=1e-6)
     x = np.full((1, 4), np.sqrt(2e-4), np.float32)
     np.testing.assert_allclose(layer(node(queue, x)).to_host(), x * 70.534566, rtol=1e-5)
@@ -237,7 +237,7 @@ def test_embedding(queue):
 
 
 @pytest.mark.parametrize("bad", [999, -1])
-def test_emb_01_a_bad_index_is_refused_everywhere(queue, bad):
+def test_a_bad_index_is_refused_everywhere(queue, bad):
     layer = nn.Embedding(queue, 3, 2)
     with pytest.raises(IndexOutOfRange, match=rf"embedding: expected indices in \[0, 3\), got {bad}"):
         layer(node(queue, [0, bad], np.int64)).to_host()

@@ -143,7 +143,7 @@ def full(queue, *shape, value=1.0):
 
 
 def test_causal_aligns_bottom_right(queue):
-    """ATT-01, and rows without keys are 0."""
+    """Rows without keys are 0."""
     v = Tensor.from_host(queue, np.arange(1, 6, dtype=np.float32).reshape(1, 1, 5, 1))
     o, _ = attention(full(queue, 1, 1, 2, 1, value=0), full(queue, 1, 1, 5, 1), v, causal=True)
     np.testing.assert_allclose(o.to_host().ravel(), [2.5, 3.0], rtol=1e-6)
@@ -157,7 +157,7 @@ def test_causal_aligns_bottom_right(queue):
 
 @pytest.mark.parametrize("keys", [1, 65, 77, 129])
 def test_missing_keys_have_no_weight(queue, keys):
-    """ATT-03: the padding of the last block is no key."""
+    """The padding of the last block is no key."""
     for queries in (1, 20):
         k = full(queue, 1, 2, keys, 8)
         o, lse = attention(full(queue, 1, 2, queries, 8, value=0), k, k)

@@ -188,7 +188,7 @@ def test_no_gradient_comes_that_is_not_wanted(queue, monkeypatch):
 
 
 def test_num_05(queue):
-    """NUM-05: label smoothing with class weights and an ignored row."""
+    """Label smoothing with class weights and an ignored row."""
     z = Tensor.from_host(queue, np.array([[1, 2], [3, 0.4]], np.float32))
     t = Tensor.from_host(queue, np.array([-100, 1], np.int32))
     w = Tensor.from_host(queue, np.array([0.2, 0.3], np.float32))

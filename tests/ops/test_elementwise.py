@@ -122,8 +122,8 @@ def test_gradient(queue, case):
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65, 1000003])
-def test_dev_05_sizes_across_block_borders(queue, size):
-    """DEV-05: sizes around vector and group borders, from an offset that is no multiple of a vector."""
+def test_sizes_across_block_borders(queue, size):
+    """Sizes around vector and group borders, from an offset that is no multiple of a vector."""
     x = np.random.default_rng(size).standard_normal(size + 3).astype(np.float32)
     t = Tensor.from_host(queue, x)
     assert np.array_equal((t[3:] + t[:size]).to_host(), x[3:] + x[:size])
@@ -220,7 +220,7 @@ def test_large_copies(queue, dtype):
     np.testing.assert_array_equal(copied.to_host(), x[3:])
 
 
-def test_turned_views_in_tiles(queue):
+def test_transposed_views_in_tiles(queue):
     """Views whose neighbours in memory lie in other rows, larger than a tile of the CPU kernels."""
     x = np.arange(600 * 70, dtype=np.float32).reshape(600, 70)
     t = Tensor.from_host(queue, x)

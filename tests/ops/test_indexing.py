@@ -133,7 +133,7 @@ def test_what_is_refused(queue):
 
 
 @pytest.mark.parametrize("bad", [999, -1, -(1 << 40), 1 << 40])
-def test_emb_01_bad_indices_raise_alike_everywhere(queue, bad):
+def test_bad_indices_raise_alike_everywhere(queue, bad):
     table, index = on(queue, np.ones((3, 4), np.float32)), on(queue, [0, bad, 2])
     for where, op in [
         ("embedding", lambda: ops.embedding(table, index)),
@@ -218,17 +218,17 @@ def test_take_grad_of_runs_that_cross_blocks(queue, rows, shape):
 
 
 @pytest.mark.parametrize("count", [768, 769, 5000])
-def test_emb_02_no_gradient_for_the_padding_row(queue, count):
+def test_no_gradient_for_the_padding_row(queue, count):
     grad = take_grad("embedding", on(queue, np.ones((count, 8), np.float32)), on(queue, [0] * count), (10, 8), 0, 0)
     assert not grad.to_host().any()
 
 
-def test_emb_02_repeated_indices_add_up(queue):
+def test_repeated_indices_add_up(queue):
     grad = take_grad("embedding", on(queue, np.ones((4, 8), np.float32)), on(queue, [1, 1, 1, 2]), (10, 8), 0, 0)
     assert grad.to_host()[:, 0].tolist() == [0, 3, 1, *[0] * 7]
 
 
-def test_emb_03_one_index_65536_times(queue):
+def test_one_index_65536_times(queue):
     index = on(queue, np.full(65536, 3, np.int32))
     ones, rising = np.ones((65536, 8), np.float32), np.repeat(1e-3 * np.arange(65536, dtype=np.float32), 8)
     grad = take_grad("embedding", on(queue, ones), index, (10, 8), 0).to_host()
@@ -239,7 +239,7 @@ def test_emb_03_one_index_65536_times(queue):
     np.testing.assert_allclose(runs[0][3], 1e-3 * 65535 * 65536 / 2, rtol=1e-3)
 
 
-def test_emb_03_no_index_costs_more_than_others(queue):
+def test_no_index_costs_more_than_others(queue):
     """The same launches however often an index occurs, and on GPUs no work-item that adds up many rows."""
     if isinstance(queue, CPUQueue):
         return
@@ -307,7 +307,7 @@ def test_isin(queue):
 # -- nothing runs on the host ------------------------------------------------------------------------------------------
 
 
-def test_dev_16_no_op_goes_through_the_host(cl_queue, monkeypatch):
+def test_no_op_goes_through_the_host(cl_queue, monkeypatch):
     t, i, mask = on(cl_queue, X), on(cl_queue, [[0, 3], [4, 1]]), on(cl_queue, X > 0)
     kinds = []
     monkeypatch.setattr(opencl, "copy_hooks", [lambda kind, *_: kinds.append(kind)])

@@ -123,7 +123,7 @@ def test_needs_and_missing_parameters(queue):
 
 
 def test_small_eps_stays_float32(queue):
-    """NRM-04: a half row of zeros with eps 1e-8 gives 0, and a small row is not floored."""
+    """A half row of zeros with eps 1e-8 gives 0, and a small row is not floored."""
     y, r = rms_norm(Tensor.zeros(queue, (2, 16), "float16"), eps=1e-8)
     assert (y.to_host() == 0).all() and np.isfinite(r.to_host()).all()
     x = np.full((1, 16), np.sqrt(2e-4), np.float32)
@@ -243,7 +243,7 @@ def test_batch_norm_eval(queue, shape):
 
 
 def test_batch_norm_running_statistics(queue):
-    """NRM-01: biased variance normalises, unbiased variance is stored."""
+    """Biased variance normalises, unbiased variance is stored."""
     x = Tensor.from_host(queue, np.array([[1], [2], [3], [4]], np.float32))
     mean, var = Tensor.zeros(queue, (1,)), Tensor.ones(queue, (1,))
     y = batch_norm(x, None, None, mean, var, training=True, momentum=0.1, eps=1e-5)[0]
@@ -255,7 +255,7 @@ def test_batch_norm_running_statistics(queue):
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1, 1), (0, 3), (2, 3, 0)], ids=str)
 def test_batch_norm_needs_two_values(queue, shape):
-    """NRM-02: no variance of one value; the running statistics stay as they are, and eval works."""
+    """No variance of one value; the running statistics stay as they are, and eval works."""
     x = Tensor.ones(queue, shape)
     stats = [Tensor.zeros(queue, (3,)), Tensor.ones(queue, (3,))]
     with pytest.raises(ShapeError, match="more than one value per channel"):

@@ -84,8 +84,8 @@ def test_streams_follow_the_seed(queue):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_cap_01_dropout(queue, dtype):
-    """CAP-01: kept values are x / (1 - p), backward draws the same mask, p = 0 is the identity and p = 1 all zeros."""
+def test_dropout(queue, dtype):
+    """Kept values are x / (1 - p), backward draws the same mask, p = 0 is the identity and p = 1 all zeros."""
     x = Tensor.ones(queue, (32, 32), dtype)
     y, draw = rnd.dropout(x, 0.5, rnd.Generator(9))
     host = y.to_host().astype(np.float64)

@@ -105,7 +105,7 @@ def test_views(every_queue, op):
 
 
 def test_integers_widen(queue):
-    """NUM-09: no sum wraps, a mean of integers is a float."""
+    """No sum wraps, a mean of integers is a float."""
 
     def total(values, dtype):
         return reduction.sum(Tensor.from_host(queue, np.array(values, dtype))).to_host()
@@ -224,7 +224,7 @@ def test_vectors_that_walk_several_axes(every_queue, shape, dtype):
 
 
 def test_empty(queue):
-    """NUM-10: over nothing there is a sum, a product and no maximum."""
+    """Over nothing there is a sum, a product and no maximum."""
     t = Tensor.empty(queue, (0,))
     assert reduction.sum(t).to_host().tolist() == [0]
     assert reduction.prod(t).to_host().tolist() == [1]
@@ -289,7 +289,7 @@ def test_long_sums_keep_their_digits(queue):
 
 
 def test_logsumexp(queue):
-    """NUM-02: rows of -inf give -inf, an infinite element gives infinity."""
+    """Rows of -inf give -inf, an infinite element gives infinity."""
     inf = np.inf
 
     def of(values, axis=None):
@@ -384,7 +384,7 @@ def test_launches(cl_queue):
 
 
 def test_a_device_without_doubles(cl_queue):
-    """DEV-03: float32 and int64 reductions compile without the word double."""
+    """Float32 and int64 reductions compile without the word double."""
     queue = cl.CommandQueue(cl_queue.context, cl_queue.device)
     state_of(queue).profile = dataclasses.replace(profile_of(cl_queue), has_fp64=False)
     x = np.arange(-20, 22).reshape(6, 7)

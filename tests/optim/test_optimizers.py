@@ -33,7 +33,7 @@ def walk(queue, make, gradients, start=1.0):
 # -- field cases -------------------------------------------------------------------------------------------------------
 
 
-def test_opt_01_adam_adds_eps_outside_the_root_after_correction(queue):
+def test_adam_adds_eps_outside_the_root_after_correction(queue):
     [value] = walk(queue, lambda p: Adam(p, lr=0.1), [1e-6], start=0.0)
     assert -value == pytest.approx(0.0990099, rel=1e-5)
 
@@ -42,13 +42,13 @@ def test_opt_01_adam_adds_eps_outside_the_root_after_correction(queue):
     ("amsgrad", "expected"),
     [(True, [0.9, 0.8274524, 0.7667067]), (False, [0.9, 0.8239494, 0.7572322])],
 )
-def test_opt_02_amsgrad_takes_the_largest_raw_second_moment(queue, amsgrad, expected):
+def test_amsgrad_takes_the_largest_raw_second_moment(queue, amsgrad, expected):
     found = walk(queue, lambda p: Adam(p, lr=0.1, betas=(0.9, 0.9), amsgrad=amsgrad), [1, 0.1, 0.1])
     assert found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("gradient", "expected"), [(0.0, 0.999), (1.0, 0.899)])
-def test_opt_03_adamw_decays_the_weight_directly(queue, gradient, expected):
+def test_adamw_decays_the_weight_directly(queue, gradient, expected):
     assert walk(queue, lambda p: AdamW(p, lr=0.1, weight_decay=0.01), [gradient]) == pytest.approx([expected], rel=1e-5)
 
 
@@ -60,17 +60,17 @@ def test_opt_03_adamw_decays_the_weight_directly(queue, gradient, expected):
         ({"weight_decay": 0.1}, 0.0, [0.99, 0.9801, 0.970299]),
     ],
 )
-def test_opt_04_sgd_conventions(queue, options, gradient, expected):
+def test_sgd_conventions(queue, options, gradient, expected):
     assert walk(queue, lambda p: SGD(p, lr=0.1, **options), [gradient] * 3) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"momentum": 0.0}, {"momentum": 0.9, "dampening": 0.5}])
-def test_opt_04_nesterov_without_momentum_or_with_dampening_is_refused(cpu_queue, options):
+def test_nesterov_without_momentum_or_with_dampening_is_refused(cpu_queue, options):
     with pytest.raises(ValueError, match="SGD: expected momentum"):
         SGD([parameter(cpu_queue, [1.0])], nesterov=True, **options)
 
 
-def test_opt_06_a_shared_parameter_is_stepped_once(queue):
+def test_a_shared_parameter_is_stepped_once(queue):
     p = parameter(queue, [1.0])
     opt = SGD([p, p], lr=0.1)
     assert len(opt.param_groups[0]["params"]) == 1

@@ -31,7 +31,7 @@ def rates(schedule, steps):
     return found
 
 
-def test_sch_01_a_resumed_cosine_goes_on_where_it_was(cpu_queue, optimizer):
+def test_a_resumed_cosine_goes_on_where_it_was(cpu_queue, optimizer):
     schedule = CosineAnnealingLR(optimizer, T_max=10, eta_min=0)
     assert rates(schedule, 4) == pytest.approx(COSINE[:5], rel=1e-6)
     saved = json.loads(json.dumps([optimizer.state_dict(), schedule.state_dict()]))
@@ -54,7 +54,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize("build", SCHEDULES)
-def test_sch_02_three_and_three_steps_equal_six(cpu_queue, build):
+def test_three_and_three_steps_equal_six(cpu_queue, build):
     straight = rates(build(make(cpu_queue)), 6)
     first_opt = make(cpu_queue)
     first = build(first_opt)
@@ -66,7 +66,7 @@ def test_sch_02_three_and_three_steps_equal_six(cpu_queue, build):
     assert head + rates(second, 3)[1:] == straight
 
 
-def test_sch_02_plateau_resumes(cpu_queue):
+def test_plateau_resumes(cpu_queue):
     metrics = [5, 4, 4, 4, 3, 3, 3, 3]
 
     def run(schedule, values):
@@ -84,7 +84,7 @@ def test_sch_02_plateau_resumes(cpu_queue):
     assert head + run(second, metrics[3:]) == straight
 
 
-def test_sch_02_a_new_cycle_starts_from_the_initial_rate(optimizer):
+def test_a_new_cycle_starts_from_the_initial_rate(optimizer):
     rates(CosineAnnealingLR(optimizer, T_max=4), 4)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0, abs=1e-12)
     assert rates(CosineAnnealingLR(optimizer, T_max=4), 2) == pytest.approx([1, 0.8535534, 0.5])

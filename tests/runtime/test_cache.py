@@ -1,4 +1,4 @@
-"""The program cache: hits, misses, and that nothing on disk can hurt. Field cases DEV-07, DEV-08 and DEV-09."""
+"""The program cache: hits, misses, and that nothing on disk can hurt."""
 
 import contextlib
 import os
@@ -95,7 +95,7 @@ def test_source_and_options_are_part_of_the_key(get, tmp_path):
 
 @pytest.mark.parametrize("fact", ["name", "version", "driver_version", "platform.name", "platform.version"])
 def test_device_driver_and_platform_are_part_of_the_key(fact):
-    """DEV-09: an update of the driver or the platform is a miss."""
+    """An update of the driver or the platform is a miss."""
 
     def fake(**changed):
         facts = dict.fromkeys(("name", "version", "driver_version", "platform.name", "platform.version"), "1") | changed
@@ -129,7 +129,7 @@ def test_device_driver_and_platform_are_part_of_the_key(fact):
     ids=["half", "header-only", "part-of-header", "empty", "random", "one-bit", "no-header", "longer"],
 )
 def test_a_damaged_entry_is_rebuilt_and_replaced(get, tmp_path, damage):
-    """DEV-09: the driver never sees it (PoCL crashes on half a binary)."""
+    """The driver never sees it (PoCL crashes on half a binary)."""
     get(1)
     (path,) = entries(tmp_path)
     good = path.read_bytes()
@@ -151,7 +151,7 @@ def test_an_entry_of_another_program_is_rebuilt(get, tmp_path):
 
 
 def test_an_entry_that_the_driver_refuses_is_rebuilt(get, tmp_path):
-    """DEV-09: intact, but from a driver that changed without changing its version."""
+    """Intact, but from a driver that changed without changing its version."""
     get(1)
     (path,) = entries(tmp_path)
     path.write_bytes(module.encode(path.stem, {}, b"a binary of something else" * 50))
@@ -162,7 +162,7 @@ def test_an_entry_that_the_driver_refuses_is_rebuilt(get, tmp_path):
 
 
 def test_an_entry_of_another_driver_version_is_not_used(get, tmp_path, monkeypatch):
-    """DEV-09: before and after an update, and when such an entry lies under the new name."""
+    """Before and after an update, and when such an entry lies under the new name."""
     get(1)
     (old,) = entries(tmp_path)
 
@@ -186,7 +186,7 @@ def test_an_entry_of_another_driver_version_is_not_used(get, tmp_path, monkeypat
 
 
 def test_no_folder_can_be_made(get, tmp_path, capsys):
-    """DEV-08: an unwritable cache is no cache, not an error; NETCL_DEBUG=1 says so, once."""
+    """An unwritable cache is no cache, not an error; NETCL_DEBUG=1 says so, once."""
     (tmp_path / "file").touch()
     cache, before = ProgramCache(tmp_path / "file" / "below"), debug.set_level(1)
     try:
@@ -201,7 +201,7 @@ def test_no_folder_can_be_made(get, tmp_path, capsys):
 
 @pytest.mark.parametrize("call", ["mkstemp", "fdopen", "replace", "mkdir"])
 def test_read_only_or_full_disk(get, tmp_path, monkeypatch, call):
-    """DEV-08: whichever step fails, the program is there and no draft is left behind."""
+    """Whichever step fails, the program is there and no draft is left behind."""
 
     def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
@@ -235,7 +235,7 @@ def writing(monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions are different there")
 def test_a_read_only_folder(get, tmp_path, writing):
-    """DEV-08, by the system's own refusal; root, who may write everywhere, writes as somebody else."""
+    """By the system's own refusal; root, who may write everywhere, writes as somebody else."""
     tmp_path.chmod(0o500)
     if os.geteuid() == 0:
         writing(lambda: os.seteuid(65534), lambda: os.seteuid(0))
@@ -246,7 +246,7 @@ def test_a_read_only_folder(get, tmp_path, writing):
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a limit on the size of files")
 def test_a_disk_that_is_full_after_some_bytes(get, tmp_path, writing):
-    """DEV-08: the system stops the write half way; nothing of it stays and the next process builds again."""
+    """The system stops the write half way; nothing of it stays and the next process builds again."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -351,7 +351,7 @@ print(cache.stats.builds + cache.stats.disk_hits, cache.stats.rejected)
 @pytest.mark.skipif(not any(p.kind == "cpu" for p in manager.profiles), reason="needs an OpenCL driver for the CPU")
 @pytest.mark.parametrize(("processes", "programs"), [(3, 50), (8, 4)])
 def test_processes_fill_one_folder(tmp_path, processes, programs):
-    """DEV-08: all run right, entries are complete, no draft stays, and a killed process harms nobody."""
+    """All run right, entries are complete, no draft stays, and a killed process harms nobody."""
     env = {**os.environ, "PYTHONPATH": str(REPO)}
     command = [sys.executable, "-c", WORKER, str(tmp_path), str(programs)]
     (tmp_path / ".draft-of-a-killed-process").write_bytes(b"half")
@@ -383,7 +383,7 @@ def test_threads_build_a_program_once(cl_queue, tmp_path):
 
 
 def test_a_build_error_says_everything(cl_queue, tmp_path, capfd):
-    """DEV-07: kernel, options, device, the full log and the source, with the cache on and with no place to write."""
+    """Kernel, options, device, the full log and the source, with the cache on and with no place to write."""
     broken = "__kernel void one(__global float* a) { a[0] = undeclared_name; }\n"
     (tmp_path / "file").touch()
     for cache in (ProgramCache(tmp_path / "ok"), ProgramCache(tmp_path / "file" / "below")):
