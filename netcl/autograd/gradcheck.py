@@ -11,6 +11,7 @@ from netcl.autograd.node import Node
 from netcl.autograd.tape import Tape
 from netcl.core.dtypes import FLOAT64, is_float
 from netcl.core.errors import GradientError
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 
 
@@ -64,7 +65,7 @@ def _outputs(fn: Callable[..., Any], nodes: Sequence[Node]) -> list[Node]:
 
 
 def _analytic(
-    fn: Callable[..., Any], hosts: Sequence[np.ndarray], queue: Any, rng: np.random.Generator
+    fn: Callable[..., Any], hosts: Sequence[np.ndarray], queue: Queue, rng: np.random.Generator
 ) -> tuple[list[np.ndarray], list[np.ndarray | None]]:
     """Random upstream gradients and what the tape makes of them; zeros for an input that the result does not use."""
     nodes = [Node(Tensor.from_host(queue, h), h.dtype == np.float64) for h in hosts]
@@ -82,6 +83,6 @@ def _analytic(
     ]
 
 
-def _value(fn: Callable[..., Any], hosts: Sequence[np.ndarray], queue: Any, us: Sequence[np.ndarray]) -> float:
+def _value(fn: Callable[..., Any], hosts: Sequence[np.ndarray], queue: Queue, us: Sequence[np.ndarray]) -> float:
     outputs = _outputs(fn, [Node(Tensor.from_host(queue, h)) for h in hosts])
     return float(sum(np.sum(u * y.value.to_host()) for u, y in zip(us, outputs)))

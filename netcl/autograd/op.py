@@ -18,6 +18,7 @@ from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError, NetclError, meant, unexpected
 from netcl.core.kernels.primitives import TABLE, Primitive, add_row
 from netcl.core.layout import Shape, size_of
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.record import OPS, Op, register
@@ -28,7 +29,7 @@ class Spec(NamedTuple):
 
     shape: Shape
     dtype: DType
-    queue: Any
+    queue: Queue
 
     @property
     def ndim(self) -> int:

@@ -21,7 +21,7 @@ from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.kernels import dialect
 from netcl.core.layout import size_of
 from netcl.core.live import unrecorded
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue, state_of
 from netcl.core.tensor import Tensor, allocate
 from netcl.fusion.render import OPTIONS, memory_of
@@ -42,7 +42,7 @@ def padded(size: int) -> int:
     return -(-size // PAD) * PAD
 
 
-def slots(queue: Any) -> int:
+def slots(queue: Queue) -> int:
     """How many tensors one launch takes on this device."""
     if isinstance(queue, CPUQueue):
         return SLOTS[-1]
@@ -73,7 +73,7 @@ class Table(NamedTuple):
     chunks: int
 
 
-def table(queue: Any, sizes: tuple[int, ...], offsets: tuple[tuple[int, int], ...], starts: tuple[int, ...]) -> Table:
+def table(queue: Queue, sizes: tuple[int, ...], offsets: tuple[tuple[int, int], ...], starts: tuple[int, ...]) -> Table:
     """Cut tensors of `sizes` elements into chunks; `offsets`: where p and g start, `starts`: where the states do."""
     plans = state_of(queue).plans
     length = CHUNK[profile_of(queue).kind == "cpu"]
@@ -315,7 +315,7 @@ def plan_of(body: Body, arrays: Sequence[Sequence[Tensor]], starts: tuple[int, .
 
 
 def _plan(
-    queue: Any,
+    queue: Queue,
     body: Body,
     dtype: DType,
     sizes: tuple[int, ...],

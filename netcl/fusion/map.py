@@ -17,7 +17,7 @@ from netcl.core.backend.opencl import Kernel
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.fusion.chain import Chain
@@ -60,7 +60,7 @@ def run(
 
 
 def plan_of(
-    queue: Any,
+    queue: Queue,
     chain: Chain,
     compute: DType,
     dtypes: tuple[DType, ...],
@@ -86,7 +86,7 @@ def plan_of(
 
 
 def _plan(
-    queue: Any,
+    queue: Queue,
     chain: Chain,
     compute: DType,
     dtypes: tuple[DType, ...],
@@ -110,7 +110,7 @@ def _empty(shape: Shape, dtypes: tuple[DType, ...], *given: Any) -> Any:
 
 
 def _walk(
-    queue: Any,
+    queue: Queue,
     shape: Shape,
     compute: DType,
     dtypes: tuple[DType, ...],
@@ -145,13 +145,15 @@ def _walk(
     return walk.over((*tensors, *(out or ())), beside, layout.size_of(shape), FAR), extent
 
 
-def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
+def source_of(queue: Queue, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
     """The text of the kernel that `run` would launch."""
     shape = layout.broadcast(chain.title, *(t.shape for t in tensors))
     return _source(chain, _walk(queue, shape, compute, dtypes, tensors)[0])
 
 
-def kernel_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> Kernel:
+def kernel_of(
+    queue: Queue, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]
+) -> Kernel:
     """The kernel that `run` would launch."""
     return program(queue, source_of(queue, chain, compute, dtypes, tensors), chain.name, OPTIONS).kernel
 

@@ -21,7 +21,7 @@ from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import FLOAT32, DType
 from netcl.core.kernels import dialect
 from netcl.core.layout import Shape
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.chain import COUNT, REDUCTIONS, Chain, Line
@@ -77,7 +77,7 @@ def run_rows(
 
 
 def _walk(
-    queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]
+    queue: Queue, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]
 ) -> tuple[Walk, Extent, tuple[Shape | None, ...]]:
     """How a row chain meets its operands, and the shapes to copy inputs in whose reduced axes are no single walk."""
     k, profile = chain.axes, profile_of(queue)
@@ -108,7 +108,7 @@ def _walk(
 
 
 def _plan(
-    queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]
+    queue: Queue, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]
 ) -> tuple[Launch[Any], tuple[Shape | None, ...]]:
     """The launch, and the shapes to copy inputs in."""
     walk, extent, copies = _walk(queue, chain, compute, dtypes, tensors)
@@ -121,7 +121,7 @@ def _plan(
     return program(queue, _source(chain, walk), chain.name, OPTIONS).bind(grid, local, new, **sizes), copies
 
 
-def source_of(queue: Any, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
+def source_of(queue: Queue, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
     """The text of the kernel that `run_rows` would launch."""
     return _source(chain, _walk(queue, chain, compute, dtypes, tensors)[0])
 

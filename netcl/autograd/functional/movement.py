@@ -8,6 +8,7 @@ from typing import Any
 from netcl.autograd.node import Node, Value
 from netcl.autograd.op import apply_many, apply_one
 from netcl.core import layout
+from netcl.core.protocols import Queue
 
 __all__ = [
     "astype",
@@ -67,7 +68,7 @@ def contiguous(x: Value) -> Node:
     return apply_one("contiguous", x)
 
 
-def to(x: Value, queue: Any) -> Node:
+def to(x: Value, queue: Queue) -> Node:
     """`x` on another device (a queue, a handle, a device's name), or as another dtype; the gradient travels back."""
     return apply_one("to", x, queue=queue)
 

@@ -23,7 +23,7 @@ from netcl.core.callers import call_site
 from netcl.core.dtypes import DType
 from netcl.core.errors import NetclError
 from netcl.core.layout import Shape
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor
 from netcl.fusion.map import plan_of
@@ -78,7 +78,7 @@ class Captured(NamedTuple):
     detached: bool  # the value of a Node, which gets no gradient
     shape: Shape
     dtype: DType
-    queue: Any
+    queue: Queue
 
 
 class Outdated(Exception):

@@ -17,6 +17,7 @@ from netcl.core.dtypes import BOOL, FLOAT64, DType, as_dtype, common_dtype, comp
 from netcl.core.errors import NetclError
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
+from netcl.core.protocols import Queue
 from netcl.ops import promotion
 from netcl.ops.record import OPS
 
@@ -45,7 +46,7 @@ def signature_of(name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> t
     return tuple(x.dtype if hasattr(x, "op_name") else promotion.kind(name, x) for x in (*operands, *given))
 
 
-def compute_type(name: str, operands: Sequence[Any], queue: Any, attrs: dict[str, Any]) -> tuple[DType, DType]:
+def compute_type(name: str, operands: Sequence[Any], queue: Queue, attrs: dict[str, Any]) -> tuple[DType, DType]:
     """The dtype that a primitive computes in, and the dtype of its result."""
     signature = signature_of(name, operands, attrs)
     if name in TABLE:
@@ -60,7 +61,7 @@ def compute_type(name: str, operands: Sequence[Any], queue: Any, attrs: dict[str
     return compute, dtype
 
 
-def infer(name: str, operands: Sequence[Any], attrs: dict[str, Any], queue: Any) -> tuple[bool, list[Facts]]:
+def infer(name: str, operands: Sequence[Any], attrs: dict[str, Any], queue: Queue) -> tuple[bool, list[Facts]]:
     """Whether the op returns a tuple, and shape and dtype of each result. Raises NetclError for an unknown op."""
     tensors = [x for x in operands if hasattr(x, "op_name")]
     if name in TABLE or name in ELEMENTWISE or (name in PRIMITIVES and PRIMITIVES[name].fusible):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, DType, compute_dtype
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import route, sources
 from netcl.kernels.plans import remember
@@ -55,7 +56,7 @@ class Form(NamedTuple):
         )
 
 
-def _form(queue: Any, stored: DType, tiles: dict[int, tuple[int, int]]) -> Form:
+def _form(queue: Queue, stored: DType, tiles: dict[int, tuple[int, int]]) -> Form:
     vector = profile_of(queue).vector
     return Form(stored, compute_dtype(stored), vector, *tiles[vector])
 

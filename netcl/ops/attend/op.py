@@ -15,6 +15,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, UINT8, as_dtype, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import as_int
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import route
 from netcl.ops.attend import cpu as attention_cpu
@@ -166,7 +167,7 @@ def _rows(t: Tensor) -> Tensor:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-def _kernels(queue: Any) -> Any:
+def _kernels(queue: Queue) -> Any:
     """The module with `forward` and `backward` for the kind of device."""
     return attention_cpu if profile_of(queue).kind == "cpu" else attention_gpu
 

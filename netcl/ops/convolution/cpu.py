@@ -65,7 +65,7 @@ def _by_winograd(g: Geometry, dtype: DType, queue: Queue, run: Run, against: str
     return Route(LAST if against else FIRST, "winograd", lambda: run, against)
 
 
-def _plan(queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Run:
+def _plan(queue: Queue, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None) -> Run:
     """A function (y, x, w, bias) that launches a forward convolution."""
     config, m, q = sizes(profile_of(queue), dtype), g.o // g.groups, g.pixels
     rows = -(-m // config["MC"])
@@ -127,7 +127,7 @@ def _sum(queue: Queue, form: Geometry, splits: int, dtype: DType) -> Launch[Any]
     return remember(queue, ("conv_cpu sum", form, splits, dtype), lambda: _sum_plan(queue, form, splits, dtype))
 
 
-def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> tuple[Launch[Any], int]:
+def _weight_plan(queue: Queue, form: Geometry, xs: Shape, gs: Shape, dtype: DType) -> tuple[Launch[Any], int]:
     """The launch of the products of a weight gradient, which returns their parts, and how many these are."""
     config, q = sizes(profile_of(queue), dtype), form.pixels
     window, per = form.kh * form.kw, form.c // form.groups
@@ -143,7 +143,7 @@ def _weight_plan(queue: Any, form: Geometry, xs: Shape, gs: Shape, dtype: DType)
     return made.bind((blocks, splits, form.groups), (1, 1, 1), part, D=dims), splits
 
 
-def _sum_plan(queue: Any, form: Geometry, splits: int, dtype: DType) -> Launch[Any]:
+def _sum_plan(queue: Queue, form: Geometry, splits: int, dtype: DType) -> Launch[Any]:
     """The launch that makes dW of its parts."""
     m = form.o // form.groups
     made = _program(queue, "conv_weights_sum", dtype)
@@ -155,6 +155,6 @@ def _kstep(kc: int, window: int) -> int:
     return kc // window * window if window <= kc else kc
 
 
-def _program(queue: Any, name: str, dtype: DType, epilogue: bool = False) -> Program:
+def _program(queue: Queue, name: str, dtype: DType, epilogue: bool = False) -> Program:
     source = text(profile_of(queue), "lanes_cpu.cl", "conv_cpu.cl", dtype=dtype, epilogue=epilogue)
     return program(queue, source, name, OPTIONS)

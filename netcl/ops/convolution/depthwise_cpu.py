@@ -7,7 +7,7 @@ from typing import Any
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels.plans import remember
 from netcl.kernels.program import Program, program
@@ -21,7 +21,7 @@ VECTOR = 16  # elements of the widest vector, which may reach behind a row
 LIMITS = f"for groups of one input channel, filters of at most {MOST} taps and rows that fit in local memory"
 
 
-def fits(g: Geometry, queue: Any) -> bool:
+def fits(g: Geometry, queue: Queue) -> bool:
     """Whether these kernels can do it: one input channel per group, a filter and a row of x that are not huge."""
     if not g.depthwise:
         return False
@@ -38,7 +38,7 @@ def forward(y: Tensor, x: Tensor, w: Tensor, bias: Tensor | None, g: Geometry, a
 
 
 def _plan(
-    queue: Any, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None
+    queue: Queue, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: bool, activation: str | None
 ) -> Launch[Any]:
     planes, count = max(1, GRAIN // (g.out[0] * g.out[1])), g.n * g.o
     made = _program(queue, "depthwise", dtype, bias or activation is not None)
@@ -65,7 +65,7 @@ def _wide(g: Geometry) -> int:
     return max(g.w + g.padding[1], reach) + VECTOR * max(g.stride[1], 2)
 
 
-def _program(queue: Any, name: str, dtype: DType, epilogue: bool = False) -> Program:
+def _program(queue: Queue, name: str, dtype: DType, epilogue: bool = False) -> Program:
     defines = {"BAND": BAND, "MOST": MOST, f"USE_{name.upper()}": 1}
     source = text(profile_of(queue), "memory.cl", "depthwise_cpu.cl", dtype=dtype, epilogue=epilogue, **defines)
     return program(queue, source, name, OPTIONS)

@@ -53,7 +53,7 @@ def pays(g: Geometry, dtype: DType, queue: Queue) -> bool:
     return g.c // g.groups <= config["CHANNELS"] and large and _image_bytes(g, compute_dtype(dtype)) <= config["CHUNK"]
 
 
-def cost(g: Geometry, dtype: DType, queue: Any) -> float:
+def cost(g: Geometry, dtype: DType, queue: Queue) -> float:
     """What the forward product costs this way, as tiling.py counts: cycles of a compute unit."""
     profile, pitch, pixels = profile_of(queue), _pitch(g), g.out[0] * g.out[1]
     batch = ((g.n, 0, g.groups * g.taps * pitch, g.o * pixels), (g.groups, g.o // g.groups * g.taps, g.taps * pitch, 0))
@@ -138,7 +138,7 @@ def _fill(columns: Tensor, x: Tensor, first: int, g: Geometry, layout: tuple[int
     fill(to=columns, X=x[first:] if first else x)
 
 
-def _fill_plan(queue: Any, g: Geometry, x: Tensor, layout: tuple[int, int, int, int]) -> Launch[Any]:
+def _fill_plan(queue: Queue, g: Geometry, x: Tensor, layout: tuple[int, int, int, int]) -> Launch[Any]:
     """A launch of im2col."""
     (count, rows, image, row), pixels = layout, g.out[0] * g.out[1]
     wg = tuning.parameters("im2col", profile_of(queue))["WG"]
@@ -156,7 +156,7 @@ def _gather(dx: Tensor, products: Tensor, first: int, count: int, g: Geometry) -
     gather(dX=dx[first:] if first else dx, P=products.buffer)
 
 
-def _gather_plan(queue: Any, g: Geometry, dx: Tensor, count: int) -> Launch[Any]:
+def _gather_plan(queue: Queue, g: Geometry, dx: Tensor, count: int) -> Launch[Any]:
     """A launch of col2im for `count` images."""
     common = [gcd(s, d) for s, d in zip(g.stride, g.dilation)]
     table = np.array(

@@ -11,7 +11,7 @@ from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.layout import Shape, size_of
 from netcl.core.memory import empty_buffer
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources, tuning
 from netcl.kernels.plans import remember
@@ -29,7 +29,7 @@ LEAST_DEPTH = 256  # pixels of a split
 DOUBLES = tuning.conv_tiles(16)  # the table is for floats
 
 
-def cost(g: Geometry, queue: Any) -> float:
+def cost(g: Geometry, queue: Queue) -> float:
     """What tiles of an implicit product cost forward."""
     m, q, k = _sizes(g)
     return cut(ROWS, profile_of(queue), m, q, k, g.groups, most=1)[0].cost
@@ -43,7 +43,7 @@ def input_parts(form: Geometry) -> list[Geometry]:
     return found if form.o * form.pixels else []
 
 
-def weights_cost(g: Geometry, queue: Any) -> float:
+def weights_cost(g: Geometry, queue: Queue) -> float:
     """What a weight gradient costs."""
     m, q, k = _sizes(g)
     return cut(WEIGHTS_ROWS, profile_of(queue), m, k, q, g.groups)[0].cost
@@ -135,7 +135,7 @@ def _sizes(g: Geometry) -> tuple[int, int, int]:
     return g.o // g.groups, g.pixels, g.taps
 
 
-def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
+def _taps(queue: Queue, g: Geometry, strides: Any, more: int = 0) -> Any:
     """Device memory with the taps that conv_gpu.cl reads, for an input of `strides`, and `more` that lie outside."""
     key = ("conv_gpu taps", g.c // g.groups, g.kh, g.kw, g.dilation, strides[1:], more)
     plans = queue.netcl_state.plans
@@ -151,7 +151,7 @@ def _taps(queue: Any, g: Geometry, strides: Any, more: int = 0) -> Any:
 
 
 def _program(
-    queue: Any,
+    queue: Queue,
     name: str,
     g: Geometry,
     x: Tensor,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, NARROW
 from netcl.core.layout import Shape
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.plans import remember
@@ -43,7 +43,7 @@ def input_grad(forward: Callable[..., None], dx: Tensor, g: Tensor, w: Tensor, f
         forward(pixels, g, part.transpose(Wt=w), None, part.geometry, None)
 
 
-def _plan(queue: Any, form: Geometry, dx: Tensor, g: Tensor) -> tuple[bool, list[Part]]:
+def _plan(queue: Queue, form: Geometry, dx: Tensor, g: Tensor) -> tuple[bool, list[Part]]:
     """Whether dx has pixels that no tap reaches, and what is computed for each residue."""
     axes = zip((form.h, form.w), (form.kh, form.kw), form.stride, form.padding, form.dilation)
     ys, xs = (list(residues(*axis)) for axis in axes)

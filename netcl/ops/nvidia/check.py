@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
 
 import numpy as np
+
+from netcl.core.protocols import Queue
 
 CASES = (
     ("float16", 1e-3, "high"),
@@ -51,7 +52,7 @@ def main(family: str, device: str) -> None:
                 raise SystemExit(f"{dtype} {precision}: relative error {error:.1e}")
 
 
-def check_attention(queue: Any, family: str) -> None:
+def check_attention(queue: Queue, family: str) -> None:
     """Causal attention and its gradients in the dtypes of the family, compared with the NumPy backend."""
     from netcl.core.queue import CPUQueue
     from netcl.core.tensor import Tensor

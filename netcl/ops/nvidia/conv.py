@@ -115,7 +115,7 @@ def _kind(dtype: DType) -> tuple[str, str, int, int]:
 
 
 def _forward_plan(
-    queue: Any, parts: list[Part], x: Tensor, strides: Sequence[int], w_strides: tuple[int, int, int], bias: bool,
+    queue: Queue, parts: list[Part], x: Tensor, strides: Sequence[int], w_strides: tuple[int, int, int], bias: bool,
     activation: str | None,
 ) -> Run:  # fmt: skip
     """A function (y, x, w, bias) that packs x and w and launches the convolutions."""
@@ -161,7 +161,12 @@ def _from(y: Tensor, first: int) -> Tensor:
 
 
 def _pack_weights(
-    queue: Any, dtype: str, parts: int, sizes: tuple[int, int, int, int], strides: tuple[int, int, int], taps: list[int]
+    queue: Queue,
+    dtype: str,
+    parts: int,
+    sizes: tuple[int, int, int, int],
+    strides: tuple[int, int, int],
+    taps: list[int],
 ) -> Callable[[Tensor], Tensor]:
     """A function that copies weights to a flat tensor of (groups, rows, taps, slots), along the slots.
 
@@ -187,7 +192,7 @@ def _pack_weights(
     return lambda w: launch(Wt=w)
 
 
-def plan_weight_grad(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
+def plan_weight_grad(queue: Queue, g: Geometry, x: Tensor, upstream: Tensor) -> Run:
     """A function (dw, g, x) that launches the weight gradient."""
     dtype, kind, parts, depth = _kind(x.dtype)
     o, slots = g.o // g.groups, -(-g.c // g.groups // 64) * 64
@@ -222,7 +227,7 @@ def plan_weight_grad(queue: Any, g: Geometry, x: Tensor, upstream: Tensor) -> Ru
     return run
 
 
-def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> Launch[Any]:
+def _adding(queue: Queue, g: Geometry, dtype: DType, slots: int, splits: int) -> Launch[Any]:
     """A launch that makes dW of `part`, memory with `splits` sums (groups, taps, slots, filters)."""
     c, o, window = g.c // g.groups, g.o // g.groups, g.kh * g.kw
     together = 32 if g.o * c * window >= 1 << 18 else 8  # else there would be few work-groups
@@ -239,7 +244,9 @@ def _adding(queue: Any, g: Geometry, dtype: DType, slots: int, splits: int) -> L
     )
 
 
-def _program(queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]) -> Program:
+def _program(
+    queue: Queue, dtype: DType, choice: Tiling, name: str, preamble: str, more: dict[str, int | str]
+) -> Program:
     narrow, partial = dtype in NARROW, "PARTIAL" in more
     defines: dict[str, int | str] = {k: choice.config[k] for k in ("NW", "WM", "MW", "ST", "PARTS")}
     defines |= {"NAME": name, "S": C_NAME[dtype], "OUT": "float" if partial else C_NAME[dtype], "HAS_BIAS": 0, "VEC": 0}
@@ -250,7 +257,7 @@ def _program(queue: Any, dtype: DType, choice: Tiling, name: str, preamble: str,
 
 
 def _job(
-    queue: Any, dtype: str, a: Operand, b: Operand, choice: Tiling, fields: dict[str, int], count: int, parts: int
+    queue: Queue, dtype: str, a: Operand, b: Operand, choice: Tiling, fields: dict[str, int], count: int, parts: int
 ) -> tuple[dict[str, Any], int]:
     """(the kernel's record, number of work-groups)."""
     config = choice.config
@@ -260,7 +267,7 @@ def _job(
     return wgmma.record(dtype, a, b, config, fields, 2 if parts == 3 else 1), groups
 
 
-def _upload(queue: Any, table: np.ndarray) -> Any:
+def _upload(queue: Queue, table: np.ndarray) -> Any:
     buffer = empty_buffer(queue, table.nbytes)
     write(queue, buffer, table)
     return buffer

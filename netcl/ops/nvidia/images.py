@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels.tiling import TRAFFIC, Tiling, cut
 from netcl.ops.convolution.problem import Geometry
@@ -72,7 +73,7 @@ class Images(NamedTuple):
 
 
 def forward_images(
-    queue: Any, parts: Sequence[Geometry], x: Tensor, kernels: Sequence[str], slots: int, even: bool
+    queue: Queue, parts: Sequence[Geometry], x: Tensor, kernels: Sequence[str], slots: int, even: bool
 ) -> Images:
     """Images for convolutions `parts` over x, by the cheaper layout, with a tiling of their products."""
     g, o = parts[0], parts[0].o // parts[0].groups
@@ -92,7 +93,7 @@ def forward_images(
     return Images(pack_images(queue, g, grids[0], x), grids, padded)
 
 
-def gradient_images(queue: Any, g: Geometry, x: Tensor, kernels: Sequence[str], slots: int) -> Images:
+def gradient_images(queue: Queue, g: Geometry, x: Tensor, kernels: Sequence[str], slots: int) -> Images:
     """Images for the weight gradient of `g`, whose rows are taps and slots and whose k are pixels."""
     m, o = g.kh * g.kw * slots, g.o // g.groups
     layout, dense = grid(g, False), dense_grid(g, False)
@@ -109,13 +110,13 @@ def dense_grid(g: Geometry, even: bool) -> Grid:
     return Grid(g.out[1] + (even and g.out[1] % 2), g.out[0], ())
 
 
-def cost(tiling: Tiling, queue: Any, g: Geometry, layout: Grid, each: int, x: Tensor) -> float:
+def cost(tiling: Tiling, queue: Queue, g: Geometry, layout: Grid, each: int, x: Tensor) -> float:
     """What products cost with the packing before them, as tiling.py counts, for `each` elements a pixel."""
     moved = 2.0 * g.n * layout.pixels * each * x.dtype.itemsize
     return tiling.cost + moved / (TRAFFIC * profile_of(queue).compute_units)
 
 
-def pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor) -> Pack:
+def pack_images(queue: Queue, g: Geometry, layout: Grid, x: Tensor) -> Pack:
     """The Pack of x: pixels are rows, with the channels along memory."""
     dtype, c, phases, rows = C_NAME[x.dtype], g.c // g.groups, prod(g.stride), g.n * layout.pixels
     n_step, c_step, h_step, w_step = x.strides
@@ -125,7 +126,7 @@ def pack_images(queue: Any, g: Geometry, layout: Grid, x: Tensor) -> Pack:
     return packing(queue, packed, (c * c_step, 0, w_step, c_step), dtype, 1, pixels=pixels)
 
 
-def pack_gradient(queue: Any, g: Geometry, layout: Grid, upstream: Tensor, parts: int) -> Pack:
+def pack_gradient(queue: Queue, g: Geometry, layout: Grid, upstream: Tensor, parts: int) -> Pack:
     """The Pack of the upstream gradient with pixels along k, zero where they are padding."""
     dtype, o, rows = C_NAME[upstream.dtype], g.o // g.groups, g.n * layout.pixels
     n_step, c_step, h_step, w_step = upstream.strides
@@ -136,7 +137,7 @@ def pack_gradient(queue: Any, g: Geometry, layout: Grid, upstream: Tensor, parts
     return packing(queue, packed, (o * c_step, 0, c_step, w_step), dtype, parts, rounded, pixels=pixels)
 
 
-def pack_columns(queue: Any, g: Geometry, layout: Grid, x: Tensor, slots: int) -> Pack:
+def pack_columns(queue: Queue, g: Geometry, layout: Grid, x: Tensor, slots: int) -> Pack:
     """The Pack of x to columns: output pixels are rows, each with `slots` channels of every tap of `g`."""
     dtype, c, taps, rows = C_NAME[x.dtype], g.c // g.groups, g.kh * g.kw, g.n * layout.pixels
     n_step, c_step, h_step, w_step = x.strides

@@ -6,6 +6,7 @@ from typing import Any
 
 from netcl.core.device.profile import DeviceProfile
 from netcl.core.dtypes import C_NAME, FLOAT32, NARROW
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels.program import program
@@ -38,7 +39,7 @@ def aligned(p: Product, each: int) -> bool:
     return all(s % each == 0 for s in steps)
 
 
-def plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+def plan(queue: Queue, p: Product, tiling: Tiling) -> Run:
     """What computes `p`."""
     config = tiling.config
     depth = depth_of(p.k, tiling.splits, config["BK"])

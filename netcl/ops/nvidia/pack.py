@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.program import program
@@ -73,7 +73,7 @@ class Pack:
 
 
 def packing(
-    queue: Any,
+    queue: Queue,
     packed: Operand,
     strides: tuple[int, int, int, int],
     dtype: str,

@@ -15,6 +15,7 @@ from typing import Any
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import C_NAME, FLOAT32, NARROW
 from netcl.core.memory import empty_buffer
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels.program import program
@@ -102,7 +103,7 @@ def arrange(p: Product, parts: int, raw: bool = False) -> Form:
     return forms[0] if p.dtype in NARROW or forms[0].traffic <= forms[1].traffic else forms[1]
 
 
-def plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+def plan(queue: Queue, p: Product, tiling: Tiling) -> Run:
     """What computes `p`."""
     config, dtype = tiling.config, C_NAME[p.dtype]
     form = arrange(p, config["PARTS"], "RAW" in config)
@@ -138,7 +139,7 @@ def plan(queue: Any, p: Product, tiling: Tiling) -> Run:
     return run
 
 
-def _packing(queue: Any, operand: Operand, dtype: str, parts: int, rounded: bool) -> Pack:
+def _packing(queue: Queue, operand: Operand, dtype: str, parts: int, rounded: bool) -> Pack:
     """How `operand` is packed."""
     w, z, rows, k = operand.lengths
     pitch = pitch_of(k, dtype)

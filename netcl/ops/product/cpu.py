@@ -8,7 +8,7 @@ from typing import Any
 from netcl.core.device.profile import DeviceProfile
 from netcl.core.dtypes import C_NAME, FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.kernels import dialect
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources, tuning
 from netcl.kernels.program import program
@@ -30,14 +30,14 @@ COPY_A, COPY_B, ITEM, LIGHT, LATE = 1.0, 8.0, 8000.0, 1000.0, 0.2
 OPTIONS = ("-cl-mad-enable",)
 
 
-def routes(queue: Any, p: Product, profile: DeviceProfile) -> list[Route]:
+def routes(queue: Queue, p: Product, profile: DeviceProfile) -> list[Route]:
     """The ways to compute `p`."""
     if not is_float(p.dtype):
         return [matmul_simple.route(queue, p)]
     return [Route(FIRST, "tiled", partial(_plan, queue, p, profile)), matmul_simple.FLOATS]
 
 
-def _plan(queue: Any, p: Product, profile: DeviceProfile) -> Run:
+def _plan(queue: Queue, p: Product, profile: DeviceProfile) -> Run:
     """What computes `p` by tiles of registers."""
     row = sizes(profile, p.dtype)
     a_lies, b_lies = in_place(p, row)
@@ -87,7 +87,7 @@ def _split(
     return (*macro_tile(*size, (not a_lies, False)), True) if packed else (mc, nc, False)
 
 
-def _pack(queue: Any, source: str, p: Product, row: dict[str, int], kstep: int, dims: dict[str, int]) -> Launch[Any]:
+def _pack(queue: Queue, source: str, p: Product, row: dict[str, int], kstep: int, dims: dict[str, int]) -> Launch[Any]:
     """A launch that copies B into panels P."""
     panel = 2 * row["VW"]
     blocks = (-(-p.n // (row["NP"] * panel)), -(-p.k // kstep))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import is_float
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import route, sources
@@ -49,7 +50,7 @@ Result = tuple[Tensor, Tensor | None]  # the product, the sums
 Task = tuple[Factors, Tensor, Tensor | None]  # with both
 
 
-def may_share(queue: Any) -> bool:
+def may_share(queue: Queue) -> bool:
     """Whether `gemm_pair` is worth asking for."""
     return not isinstance(queue, CPUQueue) and profile_of(queue).kind != "cpu"
 
@@ -81,7 +82,7 @@ def _SINGLY(*_: Any) -> None:
     """In the place of a plan: the products are launched one by one."""
 
 
-def _plan(queue: Any, one: Factors, two: Factors) -> Run:
+def _plan(queue: Queue, one: Factors, two: Factors) -> Run:
     profile = profile_of(queue)
     p, q = (_product(f) for f in (one, two))
     tiling = cut_together(matmul_gpu.ROWS[p.dtype], profile, [(x.m, x.n, x.k) for x in (p, q)])
@@ -101,7 +102,7 @@ def _product(f: Factors) -> Product:
     return replace(product, starts=(start, *product.starts[1:]), mask=mask is not None, sums=f.sums)
 
 
-def _apart(queue: Any, p: Product, q: Product, profile: DeviceProfile) -> float:
+def _apart(queue: Queue, p: Product, q: Product, profile: DeviceProfile) -> float:
     """What the products cost in launches of their own, with masks and sums inside or, for matrix units, before."""
     inside = sum(matmul_gpu.cost(queue, x, profile) for x in (p, q))
     bare = sum(matmul_gpu.cost(queue, replace(x, mask=False, sums=False), profile) for x in (p, q))
@@ -118,7 +119,7 @@ def _source(p: Product, q: Product, config: dict[str, int]) -> str:
     return "".join([*text, sources.text("pair_gpu.cl")])
 
 
-def _launcher(queue: Any, p: Product, q: Product, tiling: Tiling) -> Run:
+def _launcher(queue: Queue, p: Product, q: Product, tiling: Tiling) -> Run:
     config = tiling.config
     items = config["BM"] // config["RM"] * (config["BN"] // config["RN"]) * config.get("SL", 1)
     grids = [(-(-x.m // config["BM"]), -(-x.n // config["BN"])) for x in (p, q)]

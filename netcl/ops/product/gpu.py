@@ -7,6 +7,7 @@ from typing import Any
 
 from netcl.core.device.profile import DeviceProfile
 from netcl.core.dtypes import BFLOAT16, C_NAME, FLOAT16, FLOAT32, FLOAT64, DType, compute_dtype, is_float
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate
 from netcl.kernels import sources
 from netcl.kernels.program import program
@@ -31,7 +32,7 @@ ROWS = {
 UNITS = (("wgmma", wgmma), ("mma", mma))
 
 
-def routes(queue: Any, p: Product, profile: DeviceProfile) -> list[Route]:
+def routes(queue: Queue, p: Product, profile: DeviceProfile) -> list[Route]:
     """The ways to compute `p`: matrix units (ops/nvidia), and ordinary arithmetic on any device."""
     if not is_float(p.dtype):
         return [matmul_simple.route(queue, p)]
@@ -40,12 +41,12 @@ def routes(queue: Any, p: Product, profile: DeviceProfile) -> list[Route]:
     return [*[_on_units(name, module, queue, p, profile) for name, module in UNITS], portable, matmul_simple.FLOATS]
 
 
-def cost(queue: Any, p: Product, profile: DeviceProfile) -> float:
+def cost(queue: Queue, p: Product, profile: DeviceProfile) -> float:
     """What `p` costs on the route that is taken."""
     return cheapest(MATMUL, routes(queue, p, profile))
 
 
-def _on_units(name: str, module: Any, queue: Any, p: Product, profile: DeviceProfile) -> Route:
+def _on_units(name: str, module: Any, queue: Queue, p: Product, profile: DeviceProfile) -> Route:
     """A kernel of matrix units; one that does not build is given up."""
     precision = matmul_precision() if p.dtype == FLOAT32 else "high"
     if name not in probe.available(profile):
@@ -68,7 +69,7 @@ def tiled(p: Product, profile: DeviceProfile) -> Tiling:
     return cut(ROWS[p.dtype], profile, p.m, p.n, p.k, p.count)[0]
 
 
-def tiled_plan(queue: Any, p: Product, tiling: Tiling) -> Run:
+def tiled_plan(queue: Queue, p: Product, tiling: Tiling) -> Run:
     """What computes `p` by tiles."""
     config, splits = tiling.config, tiling.splits
     slices = config.get("SL", 1)

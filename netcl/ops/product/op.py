@@ -14,6 +14,7 @@ from netcl.core import layout, versions
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import route
@@ -269,7 +270,7 @@ def _in_turn(launches: list[tuple[tuple[int, int, int], Run]]) -> Run:
     return run
 
 
-def plan_of(queue: Any, p: Product) -> Run:
+def plan_of(queue: Queue, p: Product) -> Run:
     """How the kernels for the device of `queue` compute `p`."""
     profile = profile_of(queue)
     run: Run = choose(MATMUL, (matmul_cpu if profile.kind == "cpu" else matmul_gpu).routes(queue, p, profile))

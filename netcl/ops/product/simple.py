@@ -7,6 +7,7 @@ from typing import Any
 
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.program import program
@@ -17,12 +18,12 @@ GROUP = 64
 FLOATS = cannot("naive", "for integers and booleans")
 
 
-def route(queue: Any, p: Product) -> Route:
+def route(queue: Queue, p: Product) -> Route:
     """The way to compute `p`, the only one there is."""
     return Route(FIRST, "naive", partial(plan, queue, p))
 
 
-def plan(queue: Any, p: Product) -> Run:
+def plan(queue: Queue, p: Product) -> Run:
     """What computes `p`, without an epilogue."""
     source = sources.load("matmul_simple.cl", S=C_NAME[p.dtype], LOGICAL=int(p.dtype == BOOL))
     profile = profile_of(queue)

@@ -7,7 +7,7 @@ from typing import Any
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, DType, compute_dtype
 from netcl.core.kernels import dialect
-from netcl.core.protocols import Launch
+from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor
 from netcl.kernels import sources
 from netcl.kernels.plans import remember
@@ -31,7 +31,7 @@ def ending(p: Product, element: str) -> tuple[str, dict[str, int | str]]:
     return ("", {"ACCUMULATE": 1}) if p.accumulate else epilogue(p.bias, p.activation, element)
 
 
-def sum_parts(queue: Any, p: Product, splits: int) -> Launch[Any]:
+def sum_parts(queue: Queue, p: Product, splits: int) -> Launch[Any]:
     """A launch of C, part, bias and alpha (and `sums` of A's rows, where `p` asks for them) that finishes `p`.
 
     `part` is memory with (splits, batch, M, N) sums and, where `p` asks for them, (splits, M) sums of A's rows.
@@ -49,7 +49,7 @@ def add_parts(dw: Tensor, part: Tensor, parts: int) -> None:
     add(C=dw, part=part.buffer, bias=dw, alpha=1.0)
 
 
-def _launch(queue: Any, p: Product, parts: int, storage: DType, compute: DType, lanes: int) -> Launch[Any]:
+def _launch(queue: Queue, p: Product, parts: int, storage: DType, compute: DType, lanes: int) -> Launch[Any]:
     """A launch of split_k.cl whose groups add `lanes` elements."""
     preamble, defines = epilogue(p.bias, p.activation, C_NAME[compute])
     group, steps, size = profile_of(queue).group(GROUP), p.steps, p.m * p.n * p.count
