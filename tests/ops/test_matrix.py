@@ -333,6 +333,7 @@ def test_every_op_has_a_row():
         "swish", "apply", "assign", "cast", "copy", "reduce", "gemm",  # other names, and doors to the same
         "arange", "eye", "linspace", "Generator", "bernoulli", "normal", "uniform", "permutation", "randint", "seed",
         "force",
+        "explain",
     }  # fmt: skip
     assert {*ops.__all__} - known - {*ELEMENTWISE} - others == set()
 
