@@ -1,5 +1,6 @@
 """The pages for readers: examples run, links lead somewhere, and files that are named exist."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -47,3 +48,10 @@ def test_targets_of_make_exist(page):
     makefile = (REPO / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^(?:    |`)make (\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert [t for t in targets if not re.search(rf"^{t}:", makefile, re.MULTILINE)] == []
+
+
+def test_what_is_written_from_the_records_of_ops_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("generate_ops", REPO / "tools" / "generate_ops.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.stale() == [], "run python tools/generate_ops.py"

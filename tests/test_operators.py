@@ -1,4 +1,4 @@
-"""The records of ops: what is written from them is up to date, and shows what each op takes."""
+"""The records of ops: what is written from them shows what each op takes (tests/test_docs.py: it is up to date)."""
 
 import importlib.util
 import inspect
@@ -32,10 +32,6 @@ def generator():
 def public():
     every = {name: op for name, op in record.every().items() if name not in PARTS}
     return {name: op for name, op in every.items() if op.public.__module__.startswith("netcl.")}  # and not of tests
-
-
-def test_what_is_written_from_the_records_is_up_to_date(generator):
-    assert generator.stale() == [], "run python tools/generate_ops.py"
 
 
 def test_every_op_is_a_function_with_its_arguments_and_a_docstring():

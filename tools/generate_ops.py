@@ -253,7 +253,11 @@ def operator_text(op: Op, name: str) -> str:
         call = f"{find}(self{key[1]})"
         return f"    def {name}(self{key[0]}) -> Self:\n        return {call}"
     order = "other, self" if name.startswith("__r") else "self, other"
-    ignored, kind = ("  # type: ignore[override]", "object") if name in ("__eq__", "__ne__") else ("", "Any")
+    ignored, kind = (
+        ("  # type: ignore[override]  # elementwise, as NumPy's", "object")
+        if name in ("__eq__", "__ne__")
+        else ("", "Any")
+    )
     return (
         f"    def {name}(self, other: {kind}) -> Self:{ignored}\n"
         f"        known = isinstance(other, self._operands)\n"

@@ -13,7 +13,6 @@ from netcl.core.backend import cpu
 from netcl.core.dtypes import as_dtype, check_number, common_dtype
 from netcl.core.errors import ShapeError
 from netcl.core.layout import Shape
-from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.ops.elementwise import assign, copy
 from netcl.ops.record import Facts, Op, alike, compose, register
@@ -249,7 +248,7 @@ def _edges(x: Tensor, axis: int, before: int, after: int, mode: str) -> list[Ten
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
-def to(x: Tensor, queue: Queue) -> Tensor:
+def to(x: Tensor, queue: Any) -> Tensor:
     """`x` on another device (a queue, a handle, a device's name), or as another dtype; the gradient travels back."""
     return x.to(queue)
 

@@ -8,7 +8,6 @@ from typing import Any
 from netcl.autograd.node import Node, Value
 from netcl.autograd.op import apply_many, apply_one
 from netcl.core import layout
-from netcl.core.protocols import Queue
 
 __all__ = [
     "astype",
@@ -68,7 +67,7 @@ def contiguous(x: Value) -> Node:
     return apply_one("contiguous", x)
 
 
-def to(x: Value, queue: Queue) -> Node:
+def to(x: Value, queue: Any) -> Node:
     """`x` on another device (a queue, a handle, a device's name), or as another dtype; the gradient travels back."""
     return apply_one("to", x, queue=queue)
 
