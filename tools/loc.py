@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1] / "netcl"
 BUDGET = {
     "core": (3480, 160),
     "runtime": (1620, 0),
-    "profiling": (840, 40),
+    "profiling": (920, 40),
     "kernels": (720, 260),
     "fusion": (1580, 220),
     "ops": (8420, 7280),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
 from netcl.autograd.tape import Edge, Record, check_finite
-from netcl.core import versions
+from netcl.core import callers, versions
 from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError, NetclError, meant, unexpected
@@ -171,8 +171,9 @@ def _record(
 
     nodes = tuple([Node(o, is_float(o.dtype), op.name, tape) for o in outputs])
     site = call_site() if state.anomaly else ""
+    module = "" if callers.labeller is None else callers.labeller().module
     saved = (*op.read(kept, attrs, edges), y, aux)
-    tape.add(Record(op.name, tuple([n.key for n in nodes]), edges, pullback, site, saved, versions.now))
+    tape.add(Record(op.name, tuple([n.key for n in nodes]), edges, pullback, site, saved, versions.now, module))
     return nodes
 
 
@@ -207,5 +208,6 @@ def _record_primitive(
         return elementwise.gradients(row.name, g, kept_y, kept, needs, **attrs)
 
     site = call_site() if state.anomaly else ""
-    tape.add(Record(row.name, (node.key,), edges, pullback, site, (*kept, kept_y), versions.now))
+    module = "" if callers.labeller is None else callers.labeller().module
+    tape.add(Record(row.name, (node.key,), edges, pullback, site, (*kept, kept_y), versions.now, module))
     return node

@@ -34,6 +34,7 @@ class Record(NamedTuple):
     site: str  # the line that called the op, kept in anomaly mode
     saved: Sequence[Any]  # the tensors that pullback reads, as they are or in tuples, among other things
     version: int  # versions.now when they were saved
+    module: str = ""  # the module that called the op, kept while a profiler runs
 
 
 class Tape:
@@ -118,7 +119,7 @@ class Tape:
         retained, anomaly = self.retained, state.anomaly
         while records:
             record = records.pop()
-            name, outputs, inputs, pullback, site, saved, version = record
+            name, outputs, inputs, pullback, site, saved, version, _ = record
             if len(outputs) == 1:
                 upstream: Any = grads.pop(outputs[0], None)
                 if upstream is None:

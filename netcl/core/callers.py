@@ -5,8 +5,11 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import Any
 
+labeller: Callable[[], Any] | None = None  # while a profiler runs: what the launch being made is for
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # this package's own folder, whatever lies above
 
 
@@ -34,3 +37,8 @@ def raised_at(trace: TracebackType | None) -> str:
             found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
+
+
+def label() -> Any:
+    """What the launch being made is for, where a profiler asks; None without one."""
+    return None if labeller is None else labeller()

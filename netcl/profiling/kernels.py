@@ -12,16 +12,20 @@ import time
 from collections import deque
 from typing import Any
 
-from netcl.core import debug
+from netcl.core import callers, debug
 from netcl.core.backend import cpu, opencl, timed
 from netcl.core.device import queue_of
 from netcl.core.errors import NetclError
 from netcl.core.protocols import Queue
+from netcl.profiling.labels import label
 from netcl.profiling.totals import KernelStats, Sample, Totals, table
 from netcl.profiling.work import operations
 
 PENDING = 4096  # events kept before the older half is read, so that a long run does not pile them up
 KEEP = 100_000  # commands kept with their times: about 40 MB, and 70 MB of trace file
+
+
+_running: set[KernelProfiler] = set()
 
 
 class KernelProfiler:
@@ -45,7 +49,7 @@ class KernelProfiler:
         self.running = False
         self._samples: deque[Sample] = deque(maxlen=keep)
         self._totals = Totals()
-        # (event or (start, end), name, kind, queue, sent, nbytes, operations, size, group, thread)
+        # (event or (start, end), name, kind, queue, sent, nbytes, operations, size, group, thread, label)
         self._pending: list[tuple[Any, ...]] = []
         self._offsets: dict[int, float] = {}  # host minus device clock, by queue
         self._origins: dict[int, int] = {}  # a moment near each queue's first command, on the device's clock
@@ -60,6 +64,8 @@ class KernelProfiler:
                 "KernelProfiler: expected a profiler that is not running, got one that is; stop() it first."
             )
         self.running = True
+        _running.add(self)
+        callers.labeller = label
         timed.start()
         opencl.hooks.append(self._launched)
         opencl.copy_hooks.append(self._copied)
@@ -70,6 +76,8 @@ class KernelProfiler:
         """Stop, and wait for what is still running."""
         if self.running:
             self.running = False
+            _running.discard(self)
+            callers.labeller = label if _running else None
             opencl.hooks.remove(self._launched)
             opencl.copy_hooks.remove(self._copied)
             cpu.hooks.remove(self._computed)
@@ -114,8 +122,9 @@ class KernelProfiler:
             self._add((start, end), name, "numpy", queue, end, nbytes, 0, outputs[0].shape, None)
 
     def _add(self, *entry: Any) -> None:
+        found = label()
         with self._lock:
-            self._pending.append((*entry, threading.get_ident()))
+            self._pending.append((*entry, threading.get_ident(), found))
         if len(self._pending) > PENDING:
             self._harvest(PENDING // 2)
 
@@ -174,13 +183,16 @@ class KernelProfiler:
         """Time during which at least one command ran, queue by queue."""
         return self.totals.busy_seconds
 
-    def stats(self, with_peak: bool = False) -> list[KernelStats]:
-        """One row a kernel, the most expensive first. `with_peak` measures the device's peaks once (about a second)."""
-        return self.totals.stats(with_peak)
+    def stats(self, with_peak: bool = False, labels: bool = False) -> list[KernelStats]:
+        """One row a kernel, the most expensive first; with `labels` one for each module, op and direction as well.
 
-    def table(self, limit: int = 30, with_peak: bool = False) -> str:
-        """The table of `stats` as text; the cheapest kernels beyond `limit` are one line."""
-        return table(self.stats(with_peak), limit)
+        `with_peak` measures the device's peaks once (about a second).
+        """
+        return self.totals.stats(with_peak, labels)
+
+    def table(self, limit: int = 30, with_peak: bool = False, labels: bool = False) -> str:
+        """The table of `stats` as text; the cheapest rows beyond `limit` are one line."""
+        return table(self.stats(with_peak, labels), limit, labels)
 
     def __str__(self) -> str:
         return self.table()

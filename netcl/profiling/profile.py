@@ -91,9 +91,9 @@ class ProfileContext:
         return trace.write(path, self.kernels.samples, list(self.regions), self.memory.moments, self.dropped)
 
     def table(self, limit: int = 30, with_peak: bool = False) -> str:
-        """The table of kernels, a line on time and memory, and one on what the trace lacks."""
+        """Kernels by module, op and direction, a line on time and memory, and one on what the trace lacks."""
         busy, total, peak = self.kernels.busy_seconds, self.seconds or 1.0, self.memory.peak_bytes
         last = f"device busy {busy * 1e3:.1f} ms of {total * 1e3:.1f} ms; memory at the peak {peak:,} bytes"
         gone = [f"the {n:,} oldest {what}" for what, n in self.dropped.items() if n]
         note = f"\nkept for the trace: all but {' and '.join(gone)} (keep={self.kernels.keep})" if gone else ""
-        return f"{self.kernels.table(limit, with_peak).rstrip()}\n{last}{note}"
+        return f"{self.kernels.table(limit, with_peak, labels=True).rstrip()}\n{last}{note}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from netcl.core.protocols import Queue
+from netcl.profiling.labels import Label
 from netcl.profiling.peak import peaks
 
 
@@ -23,6 +24,7 @@ class Sample(NamedTuple):
     size: tuple[int, ...]
     group: tuple[int, ...] | None
     thread: int
+    label: Label = Label()
 
 
 class KernelStats(NamedTuple):
@@ -35,6 +37,7 @@ class KernelStats(NamedTuple):
     operations: float
     share: float
     of_peak: float | None
+    label: Label = Label()
 
     @property
     def mean(self) -> float:
@@ -77,18 +80,15 @@ class Totals:
 
     def __init__(self) -> None:
         self.calls = 0
-        self._kernels: dict[str, _Kernel] = {}
+        self._kernels: dict[tuple[str, Label], _Kernel] = {}
         self._busy: dict[int, _Busy] = {}
 
     def add(self, samples: Sequence[Sample], offsets: dict[int, float]) -> None:
         """Count some commands; `offsets`, host minus device clock by queue, may change from batch to batch."""
         self.calls += len(samples)
         for s in sorted(samples, key=lambda s: s.start):
-            k = self._kernels.get(s.name) or _Kernel(s.queue, 0, 0.0, 0, 0)
-            took = s.end - s.start
-            self._kernels[s.name] = _Kernel(
-                k.queue, k.calls + 1, k.seconds + took, k.nbytes + s.nbytes, k.operations + s.operations
-            )
+            one = _Kernel(s.queue, 1, s.end - s.start, s.nbytes, s.operations)
+            self._kernels[s.name, s.label] = _joined(self._kernels.get((s.name, s.label)), one)
             offset = offsets.get(id(s.queue), 0.0)
             start, end = s.start - offset, s.end - offset
             b = self._busy.get(id(s.queue)) or _Busy(s.queue, 0.0, start, -float("inf"), offset)
@@ -117,32 +117,47 @@ class Totals:
         """Time during which at least one command ran, queue by queue."""
         return sum(b.seconds for b in list(self._busy.values()))
 
-    def stats(self, with_peak: bool = False) -> list[KernelStats]:
-        """One row a kernel, the most expensive first. `with_peak` measures the device's peaks once (about a second)."""
-        kernels, total = dict(self._kernels), self.seconds or 1.0
-        rows = []
-        for name, k in kernels.items():
+    def stats(self, with_peak: bool = False, labels: bool = False) -> list[KernelStats]:
+        """One row a kernel, or a kernel and label, the most expensive first.
+
+        `with_peak` measures the device's peaks once (about a second). What caches serve counts as memory, so a share of
+        the peak is cut off at 1.
+        """
+        kernels: dict[tuple[str, Label], _Kernel] = {}
+        for (name, label), k in dict(self._kernels).items():
+            key = (name, label if labels else Label())
+            kernels[key] = _joined(kernels.get(key), k)
+        total, rows = self.seconds or 1.0, []
+        for (name, label), k in kernels.items():
             best = peaks(k.queue) if with_peak and k.seconds else None
-            share = None if best is None else best.share(k.nbytes / k.seconds, k.operations / k.seconds)
-            rows.append(KernelStats(name, k.calls, k.seconds, k.nbytes, k.operations, k.seconds / total, share))
+            share = None if best is None else min(1.0, best.share(k.nbytes / k.seconds, k.operations / k.seconds))
+            rows.append(KernelStats(name, k.calls, k.seconds, k.nbytes, k.operations, k.seconds / total, share, label))
         return sorted(rows, key=lambda r: -r.seconds)
 
 
-def table(rows: list[KernelStats], limit: int) -> str:
-    """Rows as text; those beyond `limit` are one line."""
+def _joined(a: _Kernel | None, b: _Kernel) -> _Kernel:
+    if a is None:
+        return b
+    return _Kernel(a.queue, a.calls + b.calls, a.seconds + b.seconds, a.nbytes + b.nbytes, a.operations + b.operations)
+
+
+def table(rows: list[KernelStats], limit: int, labels: bool = False) -> str:
+    """Rows as text; those beyond `limit` are one line. With `labels` module, op and direction stand first."""
     from rich.console import Console
 
-    console = Console(width=110, highlight=False)
+    console = Console(width=140 if labels else 110, highlight=False)
     with console.capture() as caught:
-        console.print(_table(rows, limit))
+        console.print(_table(rows, limit, labels))
     return caught.get()
 
 
-def _table(rows: list[KernelStats], limit: int) -> Any:
+def _table(rows: list[KernelStats], limit: int, labels: bool) -> Any:
+    from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(title=None)
-    table.add_column("kernel", overflow="fold")
+    table = Table(box=SIMPLE)
+    for title in (*(("module", "op", "direction") if labels else ()), "kernel"):
+        table.add_column(title, overflow="fold")
     for title in ("calls", "total ms", "mean us", "time", "GB/s", "GFLOP/s", "of peak"):
         table.add_column(title, justify="right", no_wrap=True)
     rest = rows[limit:]
@@ -153,5 +168,5 @@ def _table(rows: list[KernelStats], limit: int) -> Any:
         rates = [f"{r.gbs:.1f}" if r.nbytes else "-", f"{r.gflops:.1f}" if r.operations else "-"]
         rates.append("-" if r.of_peak is None else f"{r.of_peak:.0%}")
         times = [f"{r.seconds * 1e3:.3f}", f"{r.mean * 1e6:.1f}", f"{r.share:.1%}"]
-        table.add_row(r.name, f"{r.calls:,}", *times, *rates)
+        table.add_row(*(r.label if labels else ()), r.name, f"{r.calls:,}", *times, *rates)
     return table

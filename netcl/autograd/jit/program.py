@@ -18,7 +18,7 @@ from netcl.autograd.node import Node
 from netcl.autograd.op import apply_op, edges_of
 from netcl.autograd.state import state
 from netcl.autograd.tape import Record, check_finite
-from netcl.core import versions
+from netcl.core import callers, versions
 from netcl.core.callers import call_site
 from netcl.core.dtypes import DType
 from netcl.core.errors import NetclError
@@ -169,7 +169,8 @@ def _run_fused(call: FusedCall, values: list[Any], floats: Sequence[float]) -> N
 
         outputs = [Node(y, d, step.name, tape if d else None) for y, d in zip(made, call.differentiable)]
         site = call_site() if state.anomaly else ""
-        tape.add(Record(step.title, tuple([n.key for n in outputs]), edges, pullback, site, kept, versions.now))
+        module = "" if callers.labeller is None else callers.labeller().module
+        tape.add(Record(step.title, tuple([n.key for n in outputs]), edges, pullback, site, kept, versions.now, module))
     else:
         made, _ = step.forward(tensors, floats)
         outputs = [Node(y, False, step.name) for y in made]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from netcl.core import live
+from netcl.core import callers, live
 from netcl.core.backend import cpu
 from netcl.core.layout import Shape
 from netcl.core.protocols import Queue
@@ -52,6 +52,7 @@ class Step:
     attrs: Mapping[str, Any]
     in_place: bool
     last: tuple[int, ...] = ()  # slots that nothing needs after it
+    label: Any = field(default_factory=callers.label)
 
     @property
     def name(self) -> str:

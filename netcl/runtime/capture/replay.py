@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from netcl.core import debug
+from netcl.core import callers, debug
 from netcl.core.backend import native, opencl
 from netcl.core.backend.native import NAMES, SIZE, P, library
 from netcl.core.errors import DeviceError, NetclError
@@ -67,6 +67,7 @@ class Command:
     kernel: Any = None  # what launch hooks are told
     args: tuple[Any, ...] = ()
     cells: list[tuple[int, Any, Any]] = field(default_factory=list)
+    label: Any = field(default_factory=callers.label)
 
     def send(self, queue: Any) -> Any:
         """Enqueue through pyopencl; returns the event."""
