@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,18 @@ def test_an_ignored_type_needs_a_reason_and_a_kernel_120_columns(tmp_path, monke
 def test_no_file_is_named_after_nothing():
     vague = {"utils", "helpers", "common", "misc"}
     assert not [path for path in FILES if path.stem in vague]
+
+
+def unbalanced_macros(text):
+    """Macros whose brackets do not close: most likely a line that lost its continuation."""
+    for macro in re.findall(r"^[ \t]*#[ \t]*define(?:[^\n]*\\\n)*[^\n]*", text, re.MULTILINE):
+        plain = re.sub(r"//[^\n]*|/\*.*?\*/", "", re.sub(r'"(?:\\.|[^"\\])*"', "", macro), flags=re.DOTALL)
+        if any(plain.count(a) != plain.count(b) for a, b in ("()", "[]")):
+            yield macro.split("\n")[0]
+
+
+def test_macros_of_kernels_close_their_brackets():
+    assert list(unbalanced_macros('#define A(x) f("(", \\\n  x)\n')) == []
+    assert list(unbalanced_macros("#define A(x) f(\n  x)\n")) == ["#define A(x) f("]
+    bad = [(path.name, *unbalanced_macros(path.read_text())) for path in ROOT.rglob("*.cl")]
+    assert [names for names in bad if len(names) > 1] == []

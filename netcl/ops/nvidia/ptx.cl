@@ -28,7 +28,7 @@
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" \
                  : "=r"((r).x), "=r"((r).y), "=r"((r).z), "=r"((r).w) : "r"(at) : "memory")
 #define STORE_FOUR(at, v) \
-    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"((v).x), "r"((v).y), "r"((v).z), "r"((v).w)
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"((v).x), "r"((v).y), "r"((v).z), "r"((v).w) \
                  : "memory")
 // an 8x8 matrix of 16-bit elements transposed across the warp
 #define TRANSPOSE(r) asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(r))
