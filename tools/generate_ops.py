@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from netcl.ops import declared as _declared  # noqa: E402, F401
 from netcl.ops import record  # noqa: E402
 from netcl.ops.record import Op  # noqa: E402
 

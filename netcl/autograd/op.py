@@ -20,6 +20,7 @@ from netcl.core.kernels.primitives import TABLE, Primitive, add_row
 from netcl.core.layout import Shape, size_of
 from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
+from netcl.ops import declared as _declared  # noqa: F401
 from netcl.ops import elementwise
 from netcl.ops.record import OPS, Op, register
 

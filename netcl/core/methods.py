@@ -167,6 +167,10 @@ class Methods:
         """sigmoid: y = 1 / (1 + exp(-a)), elementwise. Gradient: d/da = g * y * (1 - y)."""
         return self._operations["sigmoid"](self)
 
+    def cumsum(self, axis: int | None = None) -> Self:
+        """y[k] = x[0] + ... + x[k] along `axis`; without an axis, of the flattened tensor, as in NumPy."""
+        return self._operations["cumsum"](self, axis)
+
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Self:
         """Sum over `axis` (all axes when None), float32 in blocks; integers and booleans give int64."""
         return self._operations["sum"](self, axis, keepdims)
@@ -247,10 +251,6 @@ class Methods:
         back.
         """
         return self._operations["to"](self, queue)
-
-    def cumsum(self, axis: int | None = None) -> Self:
-        """y[k] = x[0] + ... + x[k] along `axis`; without an axis, of the flattened tensor, as in NumPy."""
-        return self._operations["cumsum"](self, axis)
 
     def softmax(self, axis: int = -1) -> Self:
         """exp(x) / sum(exp(x)) along `axis`, with the maximum taken out first so that nothing overflows."""

@@ -6,8 +6,6 @@ from netcl.core.tensor import OPERATIONS
 from netcl.kernels.explain import explain
 from netcl.kernels.route import force
 from netcl.moved import module as moved_module
-from netcl.ops.attend import op as _attend  # noqa: F401  (declares its record, as the next do)
-from netcl.ops.convolution import op as _convolution  # noqa: F401
 from netcl.ops.create.factories import arange, eye, linspace, meshgrid, tril, triu
 from netcl.ops.create.fill import fill
 from netcl.ops.create.random import Generator, bernoulli, dropout, normal, permutation, randint, seed, uniform
@@ -86,12 +84,11 @@ from netcl.ops.elementwise import (
     trunc,
     where,
 )
-from netcl.ops.index import records as _index  # noqa: F401
+from netcl.ops.index import records as _index  # noqa: F401  (declares records, as the next does)
 from netcl.ops.index.pick import embedding, gather, index_select, isin, masked_select, one_hot, take
 from netcl.ops.index.scan import cumsum
 from netcl.ops.index.scatter import scatter_add
 from netcl.ops.index.sort import argsort, sort, topk
-from netcl.ops.losses import records as _losses  # noqa: F401
 from netcl.ops.losses.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -104,9 +101,7 @@ from netcl.ops.losses.loss import (
     smooth_l1_loss,
 )
 from netcl.ops.movement import chunk, concat, flip, pad, repeat, roll, split, stack, tile
-from netcl.ops.normalization import records as _normalization  # noqa: F401
 from netcl.ops.normalization.softmax import log_softmax
-from netcl.ops.pooling import op as _pooling  # noqa: F401
 from netcl.ops.product import records as _product  # noqa: F401
 from netcl.ops.product.op import gemm, linear, matmul
 from netcl.ops.record import methods

@@ -110,12 +110,12 @@ def test_tuning_tables_that_cannot_be_written(folder, capsys, monkeypatch, table
     from netcl.profiling import AutoTuner
 
     def search(self, kernel, rows, prepare, queue=None):
-        self.configs[kernel] = {"a device": {"MC": 1}}
-        return {"MC": 1}, {"{}": 1.0}
+        self.configs[kernel] = {"a device": found}
+        return found, {"{}": 1.0}
 
+    found = {"MC": 96, "KC": 128, "NP": 2}
     monkeypatch.setattr(AutoTuner, "search", search)
     monkeypatch.setenv("NETCL_TUNING", str(folder / table))
-    monkeypatch.setattr("netcl.kernels.tuning.parameters", lambda kernel, profile: {})
     before = sorted(folder.iterdir())
     status, err = run(["tune", "matmul_cpu", "--device", "0", "--size", "8"], capsys)
     assert status == 1 and err.count("\n") == 1 and "tuning table" in err

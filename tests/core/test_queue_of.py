@@ -50,6 +50,7 @@ USES = {
     "Timer": lambda q: Timer("name", q).queue,
     "MemoryTimeline": lambda q: MemoryTimeline(q).queue,
 }
+LAYERS = ("Linear", "Conv2d", "Embedding", "LayerNorm", "BatchNorm2d")  # take what is no place for their first size
 OPTIONAL = ("DataLoader", "CompiledStep", "KernelProfiler", "Timer", "MemoryTimeline")  # None is something else there
 
 
@@ -76,13 +77,26 @@ def test_none_is_the_default_device(queue, name):
         assert USES[name]("auto") is queue
 
 
-@pytest.mark.parametrize("name", USES)
-@pytest.mark.parametrize("given", ["gpu:97", "nowhere:at all", 97, 1.5, [1]])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        (name, given)
+        for name in USES
+        for given in ("gpu:97", "nowhere:at all", *(() if name in LAYERS else (97, 1.5, [1])))
+    ],
+)
 def test_what_is_no_device_is_refused_in_one_sentence(name, given):
     with pytest.raises(DeviceError, match="expected") as caught:
         USES[name](given)
     assert "got" in str(caught.value) or "found" in str(caught.value)
     assert ": " in str(caught.value)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("given", [1.5, 2j])
+def test_a_layer_refuses_what_is_neither_a_device_nor_a_size(name, given):
+    with pytest.raises((TypeError, ValueError)):
+        USES[name](given)
 
 
 def test_a_queue_that_netcl_has_not_met(cl_queue):

@@ -327,7 +327,7 @@ def test_every_op_has_a_row():
     """Of the records here or among the elementwise cases; of `ops` also what takes no tensor or is a part of others."""
     known = {name.split()[0] for name in TABLE}
     of_others = {"to", "gemm", "weighted_bce_smooth_l1_loss"}  # moves between devices, and parts of other ops
-    ours = {name for name, op in record.every().items() if op.public.__module__.startswith("netcl.")}
+    ours = {name for name, op in record.every().items() if op.public.__module__.startswith("netcl.ops.")}
     assert ours - known - {*ELEMENTWISE} - of_others == set()
     others = {
         "swish", "apply", "assign", "cast", "copy", "reduce", "gemm",  # other names, and doors to the same

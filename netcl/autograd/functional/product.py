@@ -10,6 +10,29 @@ from netcl.autograd.op import apply_one
 __all__ = ["conv2d", "linear", "matmul"]
 
 
+def matmul(a: Value, b: Value) -> Node:
+    """The matrix product by NumPy's rules.
+
+    y[.., i, j] = sum_k a[.., i, k] b[.., k, j]
+
+    Shapes: a (.., M, K), b (.., K, N) with leading axes that broadcast -> (.., M, N). A 1-D operand is a row on the
+    left, a column on the right, and its axis is absent from the result; two 1-D operands give shape ().
+    Dtypes promote as in NumPy; half is summed in float.
+    Raises: ShapeError for unequal K, leading axes that do not broadcast, or an operand without axes.
+    """
+    return apply_one("matmul", a, b)
+
+
+def linear(x: Value, weight: Value, bias: Value | None = None, activation: str | None = None) -> Node:
+    """activation(x @ weight.T + bias), in one product: (..., in), (out, in), (out,) -> (..., out).
+
+    `activation` is None, "relu", "gelu" (exact) or "silu". Raises: ShapeError when the last axes differ or bias does
+    not have `out` elements.
+    """
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    return apply_one("linear", *operands, activation=activation)
+
+
 def conv2d(
     x: Value,
     weight: Value,
@@ -34,26 +57,3 @@ def conv2d(
     return apply_one(
         "conv2d", *operands, stride=stride, padding=padding, dilation=dilation, groups=groups, activation=activation
     )
-
-
-def matmul(a: Value, b: Value) -> Node:
-    """The matrix product by NumPy's rules.
-
-    y[.., i, j] = sum_k a[.., i, k] b[.., k, j]
-
-    Shapes: a (.., M, K), b (.., K, N) with leading axes that broadcast -> (.., M, N). A 1-D operand is a row on the
-    left, a column on the right, and its axis is absent from the result; two 1-D operands give shape ().
-    Dtypes promote as in NumPy; half is summed in float.
-    Raises: ShapeError for unequal K, leading axes that do not broadcast, or an operand without axes.
-    """
-    return apply_one("matmul", a, b)
-
-
-def linear(x: Value, weight: Value, bias: Value | None = None, activation: str | None = None) -> Node:
-    """activation(x @ weight.T + bias), in one product: (..., in), (out, in), (out,) -> (..., out).
-
-    `activation` is None, "relu", "gelu" (exact) or "silu". Raises: ShapeError when the last axes differ or bias does
-    not have `out` elements.
-    """
-    operands = (x, weight) if bias is None else (x, weight, bias)
-    return apply_one("linear", *operands, activation=activation)
