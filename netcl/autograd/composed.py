@@ -18,6 +18,7 @@ from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.ops import promotion
 from netcl.ops.create.random import Generator
+from netcl.ops.index.find import along, check_fill
 from netcl.ops.movement import as_widths, check_repeats, chunk_size, padding_of, tiling_of
 
 __all__ = [
@@ -33,10 +34,12 @@ __all__ = [
     "linear_gelu",
     "linear_relu",
     "linear_silu",
+    "masked_fill",
     "pad",
     "pow",
     "repeat",
     "sort",
+    "take_along_dim",
     "tile",
     "topk",
     "transpose",
@@ -65,6 +68,13 @@ def where(condition: Operand, a: Operand, b: Operand, **unknown: NoReturn) -> No
     if unknown:
         raise unexpected("where", unknown, ("condition", "a", "b"))
     return apply_one("where", condition, a, b)
+
+
+def masked_fill(x: Value, mask: Value, value: Operand) -> Node:
+    """`value` where `mask` (bool) is true, else `x`, in the dtype of x: see `ops.masked_fill`."""
+    _shape_of("masked_fill", x), _shape_of("masked_fill", mask)
+    check_fill(x, mask, value)
+    return apply_one("where", mask, value, x)
 
 
 def pow(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
@@ -273,3 +283,13 @@ def topk(x: Value, k: int, axis: int = -1, largest: bool = True) -> tuple[Node, 
     order = apply_one("argsort", x, axis=axis, descending=largest)
     places = apply_one("getitem", order, key=(slice(None),) * axis + (slice(k),))
     return apply_one("gather", x, places, axis=axis), places
+
+
+def take_along_dim(x: Value, indices: Value, axis: int | None = None) -> Node:
+    """Elements of `x` along `axis`, one per element of `indices`: `gather` where the other axes broadcast."""
+    shape, places = _shape_of("take_along_dim", x), _shape_of("take_along_dim", indices)
+    if axis is None:
+        flat = _reshape(x, layout.size_of(shape))
+        return apply_one("gather", flat, _reshape(indices, layout.size_of(places)), axis=0)
+    seen, places = along(shape, places, axis)
+    return apply_one("gather", _expand(x, *seen), _expand(indices, *places), axis=axis)

@@ -85,6 +85,7 @@ from netcl.ops.elementwise import (
     where,
 )
 from netcl.ops.index import records as _index  # noqa: F401  (declares records, as the next does)
+from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
 from netcl.ops.index.pick import embedding, gather, index_select, isin, masked_select, one_hot, take
 from netcl.ops.index.scan import cumsum
 from netcl.ops.index.scatter import scatter_add
@@ -121,6 +122,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "argwhere",
     "assign",
     "atan",
     "atan2",
@@ -187,6 +189,7 @@ __all__ = [
     "logical_or",
     "logsumexp",
     "lt",
+    "masked_fill",
     "masked_select",
     "matmul",
     "max",
@@ -201,6 +204,7 @@ __all__ = [
     "ne",
     "neg",
     "nll_loss",
+    "nonzero",
     "normal",
     "one_hot",
     "pad",
@@ -237,6 +241,7 @@ __all__ = [
     "sum",
     "swish",
     "take",
+    "take_along_dim",
     "tan",
     "tanh",
     "tile",

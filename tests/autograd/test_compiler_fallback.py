@@ -102,6 +102,13 @@ def test_a_length_that_depends_on_the_data_is_named(queue):
     assert fn.cache_info().unfused == 2 and "masked_select's result depends on the data" in fn.reasons[0]
 
 
+@pytest.mark.parametrize("name", ["nonzero", "argwhere"])
+def test_positions_of_what_is_not_zero_run_unfused(queue, name):
+    fn, x = jit_compile(getattr(ag, name)), Tensor.from_host(queue, ROWS)
+    np.testing.assert_array_equal(fn(ag.tensor(x)).to_host(), np.argwhere(ROWS))
+    assert f"{name}'s result depends on the data" in fn.reasons[0]
+
+
 class Pair(NamedTuple):
     """Two results."""
 

@@ -207,6 +207,17 @@ def test_masked_select(queue, shape):
     assert y.shape == (0,) and not node.grad.to_host().any()
 
 
+@pytest.mark.parametrize("form", [lambda fn: fn, ag.jit_compile])
+def test_masked_fill_and_take_along_dim(queue, form):
+    rng = np.random.default_rng(0)
+    mask, places = Tensor.from_host(queue, rng.random((3, 4)) < 0.5), Tensor.from_host(queue, [[2], [0], [2], [2]])
+    x, row = (Tensor.from_host(queue, rng.standard_normal(shape)) for shape in ((3, 4), (4,)))
+    assert ag.gradcheck(form(lambda a: ag.masked_fill(a, mask, -2.0)), x)
+    assert ag.gradcheck(form(lambda a, v: ag.masked_fill(a, mask, v)), [x, row])
+    assert ag.gradcheck(form(lambda a: ag.take_along_dim(a, places, 0)), x)
+    assert ag.gradcheck(form(lambda a: ag.take_along_dim(a[::-1], places)), x)
+
+
 def test_what_has_no_gradient_has_the_value(queue):
     x = Tensor.from_host(queue, np.array([2.0, 0.0, 1.0], np.float32))
     index = Tensor.from_host(queue, np.array([1, 0], np.int32))

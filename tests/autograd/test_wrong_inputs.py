@@ -33,6 +33,7 @@ OPS = {
     "take": ([(3, 4), INDEX, 0], "tia"), "index_select": ([(3, 4), INDEX, 0], "tia"),
     "embedding": ([(3, 4), INDEX], "ti"), "topk": ([(3, 4), 2, 1], "tsa"), "tril": ([(3, 4), 0], "ts"),
     "triu": ([(3, 4), 0], "ts"), "one_hot": ([INDEX, 3], "is"), "masked_select": ([(3, 4), MASK], "tt"),
+    "masked_fill": ([(3, 4), MASK, (3, 4)], "ttt"), "nonzero": ([(3, 4)], "t"), "argwhere": ([(3, 4)], "t"),
     "reshape": ([(3, 4), 12], "ts"), "permute": ([(3, 4), 1, 0], "taa"), "transpose": ([(3, 4), 0, 1], "taa"),
     "expand": ([(3, 1), 3, 4], "tss"), "squeeze": ([(3, 1), 1], "ta"), "split": ([(3, 4), 2, 1], "tsa"),
     "chunk": ([(3, 4), 2, 1], "tsa"), "roll": ([(3, 4), 1, 1], "tsa"), "repeat": ([(3, 4), 2, 1], "tsa"),

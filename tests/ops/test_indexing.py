@@ -298,6 +298,31 @@ def test_masked_select_broadcasts_and_takes_views(queue):
         ops.masked_select(t, on(queue, mask[:5]))
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0, 2), (65,), (4, 5, 6), (1, 1)])
+def test_nonzero(queue, shape):
+    x = np.random.default_rng(0).integers(-1, 2, shape).astype(np.float32)
+    same(ops.nonzero(on(queue, x)), np.argwhere(x))
+    same(ops.argwhere(on(queue, x).T), np.argwhere(x.T))
+    same(ops.nonzero(on(queue, np.float32([np.nan, -0.0]))), np.array([[0]]))
+
+
+def test_masked_fill_and_take_along_dim_refuse(queue):
+    t, i = on(queue, X), on(queue, [[[0]]])
+    mask, whole = on(queue, X > 0), on(queue, [1, 2])
+    same(ops.masked_fill(whole, on(queue, [True, False]), -3), np.array([-3, 2]))
+    with pytest.raises(DTypeError, match="masked_fill: expected a bool mask, got float32"):
+        ops.masked_fill(t, t, 0)
+    with pytest.raises(DTypeError, match="masked_fill: expected a value that int64 holds, got float"):
+        ops.masked_fill(whole, on(queue, [True, False]), 0.5)
+    with pytest.raises(DTypeError, match="masked_fill: expected a value that float32 holds, got float64"):
+        ops.masked_fill(t, mask, on(queue, X.astype(np.float64)))
+    with pytest.raises(ShapeError, match="take_along_dim: expected indices of 3 axes"):
+        ops.take_along_dim(t, i[0], 0)
+    with pytest.raises(ShapeError, match="take_along_dim"):
+        ops.take_along_dim(t, i.expand(1, 5, 1), 2)
+    same(ops.take_along_dim(t, i, -1), X[:, :, :1])
+
+
 def test_isin(queue):
     x = np.arange(30).reshape(5, 6)
     same(ops.isin(on(queue, x).T, on(queue, [[3, 29], [0, 77]])), np.isin(x.T, [3, 29, 0]))
@@ -316,4 +341,5 @@ def test_no_op_goes_through_the_host(cl_queue, monkeypatch):
     ops.cumsum(t, 1), ops.tril(t), ops.arange(cl_queue, 9), ops.linspace(cl_queue, 0, 1, 9), ops.eye(cl_queue, 3)
     assert set(kinds) <= {"copy", "fill"}
     ops.masked_select(t, mask)  # reads the length of its result, and nothing else
-    assert [kind for kind in kinds if kind not in ("copy", "fill")] == ["read"]
+    ops.nonzero(t)
+    assert [kind for kind in kinds if kind not in ("copy", "fill")] == ["read", "read"]

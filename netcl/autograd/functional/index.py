@@ -9,12 +9,14 @@ from netcl.autograd.op import apply_one
 
 __all__ = [
     "argsort",
+    "argwhere",
     "cumsum",
     "embedding",
     "gather",
     "index_select",
     "isin",
     "masked_select",
+    "nonzero",
     "one_hot",
     "scatter_add",
     "take",
@@ -104,3 +106,16 @@ def cumsum(x: Value, axis: int | None = None) -> Node:
 def argsort(x: Value, axis: int = -1, descending: bool = False) -> Node:
     """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
     return apply_one("argsort", x, axis=axis, descending=descending)
+
+
+def nonzero(x: Value) -> Node:
+    """The positions of the elements that are not zero, in row-major order: int64 (count, axes of x). NaN is not zero.
+
+    The length of the result depends on the data: on a device this waits for the queue to read the count.
+    """
+    return apply_one("nonzero", x)
+
+
+def argwhere(x: Value) -> Node:
+    """`nonzero` by its name in NumPy."""
+    return apply_one("argwhere", x)

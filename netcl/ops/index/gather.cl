@@ -5,6 +5,7 @@
 //                   strides; index stride 0 along c picks whole rows. r numbers the rows (o, k).
 //   FORM 1 one_hot: out[r, index[r]] = one; out holds zeros before
 //   FORM 2 select:  out[count[i] - 1] = x[i] where mask[i], count being the running count of the mask
+//   FORM 3 places:  out[count[i] - 1, axis] = i / inner % n where mask[i]: the positions along one of the `axes`
 // Launch: on CPU devices (PLAIN) an item takes `step` rows (gather: of `chunk` columns); else one element (or row).
 
 #if FORM == 0
@@ -62,12 +63,20 @@ __kernel void one_hot(__global const INDEX* restrict index, __global U* restrict
     }
 }
 
-#else
+#elif FORM == 2
 __kernel void select_marked(__global const U* restrict x, __global const uchar* restrict mask,
                             __global const INDEX* restrict count, __global U* restrict out, I ox, I omask, I size,
                             I step) {
     I i = (I)get_global_id(0) * step;
     for (const I end = LEAST(i + step, size); i < end; i++)
         if (mask[omask + i]) out[count[i] - 1] = x[ox + i];
+}
+
+#else
+__kernel void mark_places(__global const uchar* restrict mask, __global const INDEX* restrict count,
+                          __global U* restrict out, I omask, I size, I step, I inner, I n, I axis, I axes) {
+    I i = (I)get_global_id(0) * step;
+    for (const I end = LEAST(i + step, size); i < end; i++)
+        if (mask[omask + i]) out[(I)(count[i] - 1) * axes + axis] = (U)(i / inner % n);
 }
 #endif

@@ -30,7 +30,7 @@ from netcl.kernels.program import Program, program
 from netcl.ops.elementwise import contiguous
 from netcl.ops.index.scan import count_marked
 
-GATHER, ONE_HOT, SELECT = range(3)  # FORM in gather.cl
+GATHER, ONE_HOT, SELECT, PLACES = range(4)  # FORM in gather.cl
 EXACT = START | 15  # of an offset, what decides in which units elements are moved, and as in START
 BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong", 16: "uint4"}  # C types by size
 _ISIN = Chain("netcl_isin", ("v0", "v1"), (), (("y", "EQ", ("v0", "v1")),), ("y",))
@@ -137,7 +137,7 @@ def _plan(x: Tensor, index: Tensor, shape: Shape) -> Launch[Tensor]:
     rows, cols = made[0] * made[1], made[2] * size // unit
     wide = is_wide(profile, layout.size_of(made), x, index)
     grid, local, (step, chunk) = matrix_of(profile, rows, cols)
-    return _program(queue, GATHER, unit, index.dtype, wide, per=unit // size).bind(
+    return gather_program(queue, GATHER, unit, index.dtype, wide, per=unit // size).bind(
         grid,
         local,
         {"out": (shape, x.dtype)},
@@ -192,7 +192,7 @@ def _one_hot_plan(index: Tensor, out: Tensor) -> Launch[Tensor]:
     queue, profile, size = out.queue, profile_of(out.queue), out.dtype.itemsize
     grid, local, step = line_of(profile, index.size)
     one = int(np.ones(1, out.dtype).view(f"u{size}")[0])
-    return _program(queue, ONE_HOT, size, index.dtype, is_wide(profile, out, index)).bind(
+    return gather_program(queue, ONE_HOT, size, index.dtype, is_wide(profile, out, index)).bind(
         grid, local, flag=flag_buffer(queue), n=out.shape[-1], rows=index.size, step=step, one=one
     )
 
@@ -231,7 +231,7 @@ def select_marked(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def _select_plan(x: Tensor, mask: Tensor, count: DType) -> Launch[Tensor]:
     profile = profile_of(x.queue)
     grid, local, step = line_of(profile, x.size)
-    made = _program(x.queue, SELECT, x.dtype.itemsize, count, is_wide(profile, x, mask))
+    made = gather_program(x.queue, SELECT, x.dtype.itemsize, count, is_wide(profile, x, mask))
     return made.bind(grid, local, size=x.size, step=step)
 
 
@@ -294,7 +294,7 @@ def _source(kernel: int, bits: str, index: DType, wide: bool, on_cpu: bool, per:
     )
 
 
-def _program(queue: Queue, kernel: int, size: int, index: DType, wide: bool, per: int = 1) -> Program:
+def gather_program(queue: Queue, kernel: int, size: int, index: DType, wide: bool, per: int = 1) -> Program:
     """A kernel of gather.cl for elements of `size` bytes, `per` of which are moved at once."""
     source = _source(kernel, BITS[size], index, wide, profile_of(queue).kind == "cpu", per)
-    return program(queue, source, ("gather", "one_hot", "select_marked")[kernel], ("-w",))
+    return program(queue, source, ("gather", "one_hot", "select_marked", "mark_places")[kernel], ("-w",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from netcl.core import layout
@@ -11,6 +11,7 @@ from netcl.core.errors import NetclError
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.index import pick, scan, scatter
+from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
 from netcl.ops.index.sort import argsort, sort, topk
 from netcl.ops.record import FLOAT, INDICES, NUMBERS, Facts, Op, compose, register
 
@@ -58,8 +59,11 @@ def _taken(x: Any, index: Any, axis: int = 0, **_: Any) -> Facts:
     return (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype
 
 
-def _counted(*_: Any) -> Facts:
-    raise NetclError("the length of masked_select's result depends on the data")
+def _counted(name: str) -> Callable[..., Facts]:
+    def refuse(*_: Any, **__: Any) -> Facts:
+        raise NetclError(f"the length of {name}'s result depends on the data")
+
+    return refuse
 
 
 def _summed(x: Any, axis: Any = None) -> Facts:
@@ -74,14 +78,18 @@ for _op in (
     Op("embedding", pick.embedding, _embedding_grad, (1,), shape=_taken, onnx="Gather"),
     Op("scatter_add", scatter.scatter_add, _scatter_add_grad, (1,), dtypes=NUMBERS,
        shape=lambda x, index, src, axis: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype)))),
-    Op("masked_select", pick.select_marked, _masked_select_grad, (1,), True, shape=_counted,
+    Op("masked_select", pick.select_marked, _masked_select_grad, (1,), True, shape=_counted("masked_select"),
        function=pick.masked_select),
     Op("one_hot", pick.one_hot, dtypes=INDICES,
        shape=lambda index, classes, dtype="float32": ((*index.shape, classes), as_dtype(dtype))),
     Op("isin", pick.isin, shape=lambda x, values: (x.shape, BOOL)),
     Op("cumsum", scan.cumsum, _cumsum_grad, (), shape=_summed, methods=("cumsum",), cast=FLOAT, onnx="CumSum"),
     Op("argsort", argsort, shape=lambda x, axis=-1, descending=False: (x.shape, INT64), array_api="argsort"),
+    Op("nonzero", nonzero, shape=_counted("nonzero")),
+    Op("argwhere", argwhere, shape=_counted("argwhere")),
 ):  # fmt: skip
     register(_op)
 compose(Op("sort", sort, array_api="sort"))
 compose(Op("topk", topk, onnx="TopK"))
+compose(Op("masked_fill", masked_fill))
+compose(Op("take_along_dim", take_along_dim, array_api="take_along_axis"))
