@@ -16,6 +16,7 @@ from netcl.core import callers, versions
 from netcl.core.callers import call_site
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError, NetclError, meant, unexpected
+from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE, Primitive, add_row
 from netcl.core.layout import Shape, size_of
 from netcl.core.protocols import Queue
@@ -59,9 +60,13 @@ def register_op(
     """
     if name in TABLE:
         raise GradientError(f"register_op: {name!r} is an elementwise primitive; choose another name.")
-    if shape is None and name in OPS:
-        shape = OPS[name].shape
-    return register(Op(name, forward, backward, saves, aux, reads or {}, shape))
+    known = OPS.get(name)
+    if shape is None and known is not None:
+        shape = known.shape
+    made = register(Op(name, forward, backward, saves, aux, reads or {}, shape))
+    if known is not None:
+        dialect.defined_anew()
+    return made
 
 
 def register_row(row: Primitive) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections import deque
 from typing import Any
 
+from netcl.core.kernels import dialect
 from netcl.core.protocols import Queue
 
 
@@ -22,10 +24,14 @@ class Plans(dict[Any, Any]):
         super().__setitem__(key, plan)
 
 
+_states: weakref.WeakSet[QueueState] = weakref.WeakSet()
+
+
 class QueueState:
     """What belongs to one queue: its memory pools, pending host copies, the index-error flag and the device profile."""
 
     __slots__ = (
+        "__weakref__",
         "armed",
         "flag",
         "lock",
@@ -53,6 +59,7 @@ class QueueState:
         self.maker: Any = None  # what makes device memory for the pools of the queue
         self.twin: Any = None  # a queue of the same device that takes time stamps (backend/timed.py)
         self.lock = threading.RLock()
+        _states.add(self)
 
 
 class CPUQueue:
@@ -76,6 +83,14 @@ class CPUQueue:
 
 
 _creation = threading.Lock()
+
+
+def _drop_plans() -> None:
+    for state in list(_states):
+        state.plans.clear()
+
+
+dialect.forget.append(_drop_plans)
 
 
 def state_of(queue: Queue) -> QueueState:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, is_float
 from netcl.core.kernels import dialect
+from netcl.core.kernels.dialect import of_formulas
 from netcl.fusion.chain import Chain
 from netcl.fusion.render import c_argument, head, memory_of, vector_load, vector_store
 from netcl.fusion.walk import Walk
@@ -42,7 +42,7 @@ class Text(NamedTuple):
     rows: bool
 
 
-@lru_cache(maxsize=4096)
+@of_formulas(4096)
 def source(chain: Chain, text: Text) -> str:
     """The program."""
     walk, folded = text.walk, range(len(text.results))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import C_NAME, FLOAT64, DType, compute_dtype
 from netcl.core.kernels import dialect
+from netcl.core.kernels.dialect import of_formulas
 from netcl.core.layout import size_of
 from netcl.core.live import unrecorded
 from netcl.core.protocols import Launch, Queue
@@ -257,7 +258,7 @@ def _found(body: Body, walk: Walk) -> list[str]:
     ]
 
 
-@lru_cache(maxsize=512)
+@of_formulas(512)
 def render(body: Body, walk: Walk) -> str:
     """The program of `body`, with one kernel called netcl_<name>, over as many tensors as the walk has inputs.
 

@@ -8,7 +8,7 @@ input lies across the result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from netcl.core import layout, versions
@@ -16,6 +16,7 @@ from netcl.core.backend import cpu
 from netcl.core.backend.opencl import Kernel
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import DType
+from netcl.core.kernels.dialect import of_formulas
 from netcl.core.layout import Shape
 from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
@@ -194,7 +195,7 @@ def _grid(
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
+@of_formulas(4096)
 def _source(chain: Chain, walk: Walk) -> str:
     """The program of a map: each input read once, each output written once."""
     full, part = _block(chain, walk, True), _block(chain, walk, False)

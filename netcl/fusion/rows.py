@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
 from typing import Any
 
 from netcl.core import layout
@@ -20,6 +19,7 @@ from netcl.core.backend import cpu
 from netcl.core.device.profile import DeviceProfile, profile_of
 from netcl.core.dtypes import FLOAT32, DType
 from netcl.core.kernels import dialect
+from netcl.core.kernels.dialect import of_formulas
 from netcl.core.layout import Shape
 from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
@@ -165,7 +165,7 @@ _TREE = """#define TREE(F, v) { v = F(v, v.s2301); v = F(v, v.s1032); tree[lid] 
 """
 
 
-@lru_cache(maxsize=1024)
+@of_formulas(1024)
 def _source(chain: Chain, walk: Walk) -> str:
     """The program of a chain with row reductions."""
     chain = _divide_once(chain, walk)
@@ -384,7 +384,7 @@ class _Passes:
         return text
 
 
-@cache
+@of_formulas()
 def is_dear(function: str) -> bool:
     """Whether `function` calls more than arithmetic."""
     words = dialect.calls(function) - {"abs", "floor", "ceil", "round", "trunc"}

@@ -7,7 +7,6 @@ computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from netcl.core.dtypes import (
 )
 from netcl.core.errors import DTypeError, meant, unexpected
 from netcl.core.kernels import dialect
+from netcl.core.kernels.dialect import of_formulas
 from netcl.core.kernels.primitives import TABLE, Primitive
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
@@ -135,7 +135,7 @@ def _without_fp64(queue: Queue, compute: DType, dtype: DType) -> tuple[DType, DT
     return compute, dtype if dtype == BOOL else on_device(dtype, profile.has_fp64, profile.name)
 
 
-@lru_cache(maxsize=4096)
+@of_formulas(4096)
 def resolve(name: str, signature: tuple[Any, ...]) -> tuple[Chain, DType, DType]:
     """The chain, compute dtype and result dtype of row `name` for dtypes of operands (or classes of numbers).
 
@@ -145,7 +145,7 @@ def resolve(name: str, signature: tuple[Any, ...]) -> tuple[Chain, DType, DType]
     return _chain(row, tuple(isinstance(s, np.dtype) for s in signature[: len(row.inputs)])), compute, dtype
 
 
-@lru_cache(maxsize=1024)
+@of_formulas(1024)
 def _chain(row: Primitive, is_tensor: tuple[bool, ...]) -> Chain:
     """One application of `row`, with v0 v1 ... for tensors and s0 s1 ... for numbers."""
     inputs = [f"v{i}" for i, t in enumerate(is_tensor) if t]
@@ -196,7 +196,7 @@ def before(activation: str | None, g: Tensor, saved: Tensor | None) -> Tensor:
     return gradients(activation, g, saved, (saved,), (True,))[0]  # type: ignore[return-value]  # it is wanted
 
 
-@lru_cache(maxsize=1024)
+@of_formulas(1024)
 def _gradient_chain(row: Primitive, wanted: tuple[int, ...], kinds: tuple[tuple[str, bool], ...]) -> Chain:
     """The gradient formulas `wanted`, reading only the names they use."""
     known = dict(kinds)

@@ -7,7 +7,6 @@ comparisons and in bounds of `clip`, which come out as mathematics has them: uin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from netcl.core.dtypes import (
     limits,
 )
 from netcl.core.errors import DTypeError
+from netcl.core.kernels.dialect import of_formulas
 from netcl.core.kernels.primitives import AS_INT8, FLOAT, INTEGER, REFUSED, TABLE, Primitive
 from netcl.core.kernels.primitives import BOOL as TRUTH
 from netcl.core.live import Cell
@@ -55,7 +55,7 @@ def kind(name: str, x: Any) -> type:
 # -- dtypes ------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4096)
+@of_formulas(4096)
 def resolve(name: str, signature: Signature) -> tuple[Primitive, DType, DType]:
     """The row that computes, its compute dtype and the result's dtype.
 

@@ -266,6 +266,7 @@ def _checked(where: str, gate: Tensor) -> Tensor:
 
 
 _functions: dict[Any, Callable[..., Any]] = {}
+dialect.forget.append(_functions.clear)
 
 
 def _numpy(row: Update, master: bool, gated: bool) -> Callable[..., Any]:

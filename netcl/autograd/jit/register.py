@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from netcl.autograd.follow import changes
 from netcl.autograd.jit import shapes
 from netcl.autograd.jit.fused import eager_step
 from netcl.autograd.jit.primitive import PRIMITIVES, AutogradPrimitive
@@ -31,8 +30,7 @@ def register_primitive(
     if arity is not None and arity < 1:
         raise GradientError(f"register_primitive: expected an arity of at least 1 or None, got {arity} for {name!r}.")
     primitive = PRIMITIVES[name] = AutogradPrimitive(name, forward, backward, arity, fusible)
-    shapes.registered.serial += 1
-    changes.add()
+    shapes.registered.count()
     if name not in TABLE and (name not in OPS or OPS[name].forward.__name__ == "eager_primitive"):
         _register_eager(name)
     return primitive

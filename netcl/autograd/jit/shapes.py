@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from netcl.autograd.follow import changes
 from netcl.core import layout
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, FLOAT64, DType, as_dtype, common_dtype, compute_dtype, on_device
 from netcl.core.errors import NetclError
+from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
 from netcl.core.protocols import Queue
@@ -31,8 +33,14 @@ class _Registered:
 
     serial = 0
 
+    def count(self) -> None:
+        """Something is another than before: programs look at it at their next call."""
+        self.serial += 1
+        changes.add()
+
 
 registered = _Registered()
+dialect.forget.append(registered.count)
 
 
 def takes_scalars(name: str) -> bool:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -133,22 +133,47 @@ NUMPY: dict[str, Any] = {f: getattr(np, f) for f in FUNCTIONS if hasattr(np, f)}
 NUMPY |= {"atan": np.arctan, "atan2": np.arctan2, "pow": _pow, "erf": _erf, "where": _where, "abs": np.abs}
 
 _definitions: dict[str, tuple[tuple[str, ...], str]] = {}  # NAME -> (parameters, formula)
+forget: list[Callable[[], Any]] = []  # drop what was made of formulas: caches, plans, programs
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def of_formulas(maxsize: int | None = None) -> Callable[[F], F]:
+    """Decorator: an lru_cache of what is made of formulas, emptied when one is defined anew."""
+
+    def cached(function: F) -> F:
+        found = lru_cache(maxsize=maxsize)(function)
+        forget.append(found.cache_clear)
+        return cast(F, found)
+
+    return cached
+
+
+def defined_anew() -> None:
+    """Forget all that was made of formulas, since one of them is another now."""
+    for drop in forget:
+        drop()
 
 
 def define(row: Definition) -> None:
     """Make the functions of `row` known to both languages."""
     for name, parameters, formula in row.functions():
-        _definitions[name] = (parameters, formula)
-        NUMPY[name] = eval(f"lambda {', '.join(parameters)}: {formula}", NUMPY)
-    preamble.cache_clear()
+        _define(name, parameters, formula)
+
+
+def _define(name: str, parameters: tuple[str, ...], formula: str) -> None:
+    before = _definitions.get(name)
+    _definitions[name] = (parameters, formula)
+    NUMPY[name] = eval(f"lambda {', '.join(parameters)}: {formula}", NUMPY)
+    if before is None:
+        preamble.cache_clear()
+    elif before != (parameters, formula):
+        defined_anew()
 
 
 def define_function(name: str, parameters: tuple[str, ...], formula: str) -> None:
     """Make a helper such as MY_OP(a, b) known to both languages; it may call the table's functions (ADD, MUL, ...)."""
     _check_formula(name, formula, {*FUNCTIONS, "where", *_definitions, *parameters})
-    _definitions[name] = (parameters, formula)
-    NUMPY[name] = eval(f"lambda {', '.join(parameters)}: {formula}", NUMPY)
-    preamble.cache_clear()
+    _define(name, parameters, formula)
 
 
 def definition(name: str) -> tuple[tuple[str, ...], str] | None:
@@ -301,6 +326,9 @@ def preamble(used: frozenset[str] | None, element: str, width: int, on_cpu: bool
     if "SOME(" in text:
         types += f"#define SOME(m) {'(m)' if width == 1 else 'any(m)'}\n"
     return types + text
+
+
+forget.append(preamble.cache_clear)
 
 
 def _is_of_bits(name: str) -> bool:

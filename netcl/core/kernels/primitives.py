@@ -191,8 +191,10 @@ TABLE: dict[str, Primitive] = {row.name: row for row in ROWS}
 def add_row(row: Primitive) -> None:
     """Add a user's row to the table, after the dialect check. Raises ValueError if it is not in the dialect."""
     dialect.check(row)
-    TABLE[row.name] = row
+    before, TABLE[row.name] = TABLE.get(row.name), row
     dialect.define(row)
+    if before is not None and before != row:
+        dialect.defined_anew()
 
 
 for _row in ROWS:
