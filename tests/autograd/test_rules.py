@@ -218,6 +218,19 @@ def test_masked_fill_and_take_along_dim(queue, form):
     assert ag.gradcheck(form(lambda a: ag.take_along_dim(a[::-1], places)), x)
 
 
+@pytest.mark.parametrize("form", [lambda fn: fn, ag.jit_compile])
+def test_what_is_put_and_added_by_position(queue, form):
+    rng = np.random.default_rng(0)
+    x, src = (Tensor.from_host(queue, rng.standard_normal((4, 3))) for _ in range(2))
+    places, line = Tensor.from_host(queue, rng.integers(0, 3, (4, 3))), Tensor.from_host(queue, np.array([2, 0, 2]))
+    for axis in (0, 1):
+        assert ag.gradcheck(form(lambda a, s, axis=axis: ag.scatter(a, places, s, axis)), [x, src])
+    assert ag.gradcheck(form(lambda a, s: ag.scatter(a, places[:2], s[:2], 0)), [x, src])
+    assert ag.gradcheck(form(lambda a, s: ag.index_copy(a, line, s, 1)), [x, src])
+    assert ag.gradcheck(form(lambda a, s: ag.index_copy(a, line, s[:3], 0)), [x, src])
+    assert ag.gradcheck(form(lambda a, s: ag.index_add(a, line, s, -1, alpha=-3)), [x, src])
+
+
 def test_what_has_no_gradient_has_the_value(queue):
     x = Tensor.from_host(queue, np.array([2.0, 0.0, 1.0], np.float32))
     index = Tensor.from_host(queue, np.array([1, 0], np.int32))

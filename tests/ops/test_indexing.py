@@ -140,6 +140,9 @@ def test_bad_indices_raise_alike_everywhere(queue, bad):
         ("take", lambda: ops.take(table, index)),
         ("gather", lambda: ops.gather(table, index.unsqueeze(1), 0)),
         ("scatter_add", lambda: ops.scatter_add(table, index.reshape(3, 1).expand(3, 4), table, 0)),
+        ("scatter", lambda: ops.scatter(table, index.reshape(3, 1).expand(3, 4), table, 0)),
+        ("index_copy", lambda: ops.index_copy(table, index, table)),
+        ("index_add", lambda: ops.index_add(table, index, table)),
         ("one_hot", lambda: ops.one_hot(index, 3)),
         ("embedding", lambda: take_grad("embedding", table, index, (3, 4), 0)),
         ("gather", lambda: gather_grad(table, index.reshape(3, 1).expand(3, 4).contiguous(), (3, 4), 0)),
@@ -323,6 +326,51 @@ def test_masked_fill_and_take_along_dim_refuse(queue):
     same(ops.take_along_dim(t, i, -1), X[:, :, :1])
 
 
+def put(x, index, src, axis):
+    """The reference of scatter: one element at a time, in the order of the positions."""
+    y = x.copy()
+    for at, k in np.ndenumerate(index):
+        y[(*at[:axis], k, *at[axis + 1 :])] = src[at]
+    return y
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("count", [0, 1, 9, WALK + 100])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float16"])
+def test_the_last_of_what_is_put_stays(family, count, dtype):
+    queue, rng = queue_of(family), np.random.default_rng(count)
+    x = (X * 10).astype(dtype)[:, ::2].copy()
+    t = on(queue, x[:, ::-1].copy())[:, ::-1]
+    for axis in range(3):
+        shape = list(x.shape)
+        shape[axis] = count
+        i, src = rng.integers(0, x.shape[axis], shape), (rng.standard_normal(shape) * 10).astype(dtype)
+        for kind in (np.int32, np.int64):
+            same(ops.scatter(t, on(queue, i, kind), on(queue, src), axis), put(x, i, src, axis))
+        part = tuple(slice(None) if a == axis else slice(n - 1) for a, n in enumerate(shape))
+        same(ops.scatter(t, on(queue, i)[part], on(queue, src)[part], axis), put(x, i[part], src[part], axis))
+        line = rng.integers(0, x.shape[axis], count)
+        wide = np.broadcast_to(np.expand_dims(line, [a for a in range(3) if a != axis]), shape)
+        same(ops.index_copy(t, on(queue, line), on(queue, src), axis - 3), put(x, wide, src, axis))
+        y = ops.index_add(t, on(queue, line), on(queue, src), axis, alpha=2)
+        want = added(x, wide, 2 * src, axis)
+        np.testing.assert_allclose(
+            y.to_host().astype(float), want, rtol=2e-3 if dtype == "float16" else 1e-5, atol=1e-4
+        )
+
+
+def test_putting_refuses_what_does_not_fit(queue):
+    t, i = on(queue, X), on(queue, [0, 1])
+    with pytest.raises(ShapeError, match=r"index_copy: expected src .2, 7, 12. for x .5, 7, 12. and 2 positions"):
+        ops.index_copy(t, i, t)
+    with pytest.raises(ShapeError, match="index_add: expected an index of one axis"):
+        ops.index_add(t, i.reshape(2, 1), t)
+    with pytest.raises(DTypeError, match="index_copy: expected x and src of one dtype, got float32 and int64"):
+        ops.index_copy(t, i, t[:2].astype("int64"))
+    with pytest.raises(DTypeError, match="scatter: expected int32 or int64 indices"):
+        ops.scatter(t, t, t, 0)
+
+
 def test_isin(queue):
     x = np.arange(30).reshape(5, 6)
     same(ops.isin(on(queue, x).T, on(queue, [[3, 29], [0, 77]])), np.isin(x.T, [3, 29, 0]))
@@ -338,6 +386,7 @@ def test_no_op_goes_through_the_host(cl_queue, monkeypatch):
     monkeypatch.setattr(opencl, "copy_hooks", [lambda kind, *_: kinds.append(kind)])
     ops.gather(t, ops.argsort(t, 1), 1), ops.take(t, i), ops.embedding(t[0], i), ops.index_select(t, i[0])
     ops.scatter_add(t, ops.argsort(t, 1), t, 1), ops.one_hot(i, 5), ops.isin(t, t[0]), ops.topk(t, 3)
+    ops.scatter(t, ops.argsort(t, 1), t, 1), ops.index_copy(t, i[0], t[:2]), ops.index_add(t, i[0], t[:2], alpha=2)
     ops.cumsum(t, 1), ops.tril(t), ops.arange(cl_queue, 9), ops.linspace(cl_queue, 0, 1, 9), ops.eye(cl_queue, 3)
     assert set(kinds) <= {"copy", "fill"}
     ops.masked_select(t, mask)  # reads the length of its result, and nothing else

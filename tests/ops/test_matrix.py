@@ -75,6 +75,20 @@ def numpy_scatter_add(x, index, src):
     return y
 
 
+def numpy_scatter(x, index, src):
+    y = np.array(x)
+    for (i, j), k in np.ndenumerate(index):
+        y[k, j] = src[i, j]
+    return y
+
+
+def numpy_put(x, index, src):
+    y = np.array(x)
+    for i, k in enumerate(index):
+        y[k] = src[i]
+    return y
+
+
 def numpy_topk(a):
     order = np.argsort(-wide_numbers(a), axis=1, kind="stable")[:, :1]
     return np.take_along_axis(a, order, 1), order
@@ -223,6 +237,14 @@ ROWS_OF_OPS = [
     Row("embedding", ag.embedding, lambda a, i: a[i], and_index((6, 7), (5, 2))),
     Row("scatter_add", lambda x, s, i: ag.scatter_add(x, i, s, 0), lambda x, s, i: numpy_scatter_add(x, i, s),
         and_index((5, 7), (5, 7), (5, 7)), {"bool": "scatter_add: expected numbers, got bool"}, tolerance=2),
+    Row("scatter", lambda x, s, i: ag.scatter(x, i, s, 0), lambda x, s, i: numpy_scatter(x, i, s),
+        and_index((5, 7), (5, 7), (5, 7))),
+    Row("index_copy", lambda x, s, i: ag.index_copy(x, i[:, 0], s), lambda x, s, i: numpy_put(x, i[:, 0], s),
+        and_index((5, 7), (5, 7), (5, 7)), layouts=LAYOUTS[:3]),
+    Row("index_add", lambda x, s, i: ag.index_add(x, i[:, 0], s),
+        lambda x, s, i: numpy_scatter_add(x, np.broadcast_to(i[:, :1], i.shape), s),
+        and_index((5, 7), (5, 7), (5, 7)), {"bool": "index_add: expected numbers, got bool"}, tolerance=2,
+        layouts=LAYOUTS[:3]),
     Row("masked_select", lambda x, m: ag.masked_select(x, m), lambda a, m: a[m],
         lambda rng, dtype, layout: [draw(rng, shaped((5, 7), layout), t) for t in (dtype, "bool")]),
     Row("masked_fill", lambda x, m: ag.masked_fill(x, m, True), lambda a, m: np.where(m, np.ones((), a.dtype), a),

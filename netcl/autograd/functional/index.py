@@ -13,11 +13,14 @@ __all__ = [
     "cumsum",
     "embedding",
     "gather",
+    "index_add",
+    "index_copy",
     "index_select",
     "isin",
     "masked_select",
     "nonzero",
     "one_hot",
+    "scatter",
     "scatter_add",
     "take",
     "tril",
@@ -74,6 +77,36 @@ def scatter_add(x: Value, index: Value, src: Value, axis: int) -> Node:
     promote as in NumPy. Raises IndexOutOfRange for indices outside [0, length) (see pick.py), ShapeError.
     """
     return apply_one("scatter_add", x, index, src, axis=axis)
+
+
+def scatter(x: Value, index: Value, src: Value, axis: int) -> Node:
+    """`x` with elements of `src` put along `axis`: y[index[i, j, k], j, k] = src[i, j, k] for axis 0.
+
+    Where positions repeat, the last src along the axis stays, and it alone gets a gradient. Shapes: index and src
+    alike, of the rank of x and at most its lengths except along `axis`. Raises IndexOutOfRange for indices outside
+    [0, length) (see pick.py), ShapeError, DTypeError unless x and src have one dtype.
+    """
+    return apply_one("scatter", x, index, src, axis=axis)
+
+
+def index_copy(x: Value, index: Value, src: Value, axis: int = 0) -> Node:
+    """`x` with slices of `src` put along `axis`: y[index[i]] = src[i] for axis 0.
+
+    Where positions repeat, the last slice stays, and it alone gets a gradient. Shapes: index of one axis; src of x's
+    shape, but as long as the index along `axis`. Raises IndexOutOfRange for indices outside [0, length) (see pick.py),
+    ShapeError, DTypeError unless x and src have one dtype.
+    """
+    return apply_one("index_copy", x, index, src, axis=axis)
+
+
+def index_add(x: Value, index: Value, src: Value, axis: int = 0, alpha: float = 1) -> Node:
+    """`x` with `alpha` times slices of `src` added along `axis`: y[index[i]] += alpha * src[i] for axis 0.
+
+    Sums run in the order of the index. Shapes: index of one axis; src of x's shape, but as long as the index along
+    `axis`. The dtypes of x and src promote as in NumPy. Raises IndexOutOfRange for indices outside [0, length) (see
+    pick.py), ShapeError, DTypeError for bools.
+    """
+    return apply_one("index_add", x, index, src, axis=axis, alpha=alpha)
 
 
 def masked_select(x: Value, mask: Value) -> Node:

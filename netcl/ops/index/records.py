@@ -12,8 +12,10 @@ from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.index import pick, scan, scatter
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
+from netcl.ops.index.place import index_add, index_add_grad, index_copy, index_copy_grad, scatter_grad
+from netcl.ops.index.place import scatter as put
 from netcl.ops.index.sort import argsort, sort, topk
-from netcl.ops.record import FLOAT, INDICES, NUMBERS, Facts, Op, compose, register
+from netcl.ops.record import FLOAT, INDICES, NUMBERS, Facts, Op, alike, compose, register
 
 
 def _take_grad(g: Tensor, y: Any, x: Any, index: Tensor, axis: int = 0) -> Tensor:
@@ -78,6 +80,10 @@ for _op in (
     Op("embedding", pick.embedding, _embedding_grad, (1,), shape=_taken, onnx="Gather"),
     Op("scatter_add", scatter.scatter_add, _scatter_add_grad, (1,), dtypes=NUMBERS,
        shape=lambda x, index, src, axis: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype)))),
+    Op("scatter", put, scatter_grad, (1,), shape=alike, onnx="ScatterElements"),
+    Op("index_copy", index_copy, index_copy_grad, (1,), shape=alike),
+    Op("index_add", index_add, index_add_grad, (1,), dtypes=NUMBERS,
+       shape=lambda x, index, src, axis=0, alpha=1: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype)))),
     Op("masked_select", pick.select_marked, _masked_select_grad, (1,), True, shape=_counted("masked_select"),
        function=pick.masked_select),
     Op("one_hot", pick.one_hot, dtypes=INDICES,

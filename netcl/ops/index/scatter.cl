@@ -2,7 +2,7 @@
 // the same bits in every run. out (outer, n, cols) is contiguous, of type T; index and src (outer, count, cols) have
 // any strides. Positions equal to `skip` are left out; a bad one sets the error flag and is left out.
 // T8 is a vector of eight T, defined where S is T and items own many columns.
-//   FORM 0 columns: an item owns `chunk` columns of one o and walks along k.
+//   FORM 0 columns: an item owns `chunk` columns of one o and walks along k. With PUT as `=` the last one stays.
 //   Where k is long, its positions are sorted first, and equal ones lie together, as a run: in one list of `count`
 //   where whole rows are added, else (LISTS) in one for each (o, c). Keys are rows, -1 for what is left out.
 //   FORM 1 keys:    makes the keys of all positions, for a sort of its own to follow.
@@ -12,8 +12,12 @@
 //   FORM 4 rows:    writes out = x + sums (0 + sums unless ADDS): an item takes V columns of ROWS rows, and adds to
 //                   each the blocks inside its run and what lies before and after them, one by one. Nobody clears the
 //                   bounds of rows without a run: they are believed where a key of the row is found there.
+//   FORM 5 last:    out = src where an item's key is the last of its run.
 
 #if FORM == 0
+#ifndef PUT
+#define PUT +=
+#endif
 #ifdef T8
 typedef T8 UNALIGNED __attribute__((aligned(sizeof(T))));
 #endif
@@ -36,14 +40,14 @@ __kernel void add_columns(__global T* restrict out, __global const INDEX* restri
 #ifdef T8
             if (s_c == 1)
                 for (; c + 8 <= c1; c += 8)
-                    *(__global UNALIGNED*)(to + c) += *(__global const UNALIGNED*)(src + from + c);
+                    *(__global UNALIGNED*)(to + c) PUT *(__global const UNALIGNED*)(src + from + c);
 #endif
-            for (; c < c1; c++) to[c] += LOAD(src, from + c * s_c);
+            for (; c < c1; c++) to[c] PUT LOAD(src, from + c * s_c);
         } else
             for (I c = c0; c < c1; c++) {
                 const INDEX v = index[at + c * i_c];
                 if (v < 0 || v >= n) bad_index(flag, code, v, n);
-                else if (v != skip) base[(I)v * cols + c] += LOAD(src, from + c * s_c);
+                else if (v != skip) base[(I)v * cols + c] PUT LOAD(src, from + c * s_c);
             }
     }
 }
@@ -99,6 +103,18 @@ void rank_keys(__global const INDEX* restrict index, __global KEY* restrict sort
     for (int j = 1; j < SHARES; j++) rank += before[j][lane];
     sorted[rank] = key;
     order[rank] = k;
+}
+
+#elif FORM == 5
+__kernel void put_last(__global const KEY* restrict keys, __global const long* restrict order,
+                       __global const S* restrict src, __global S* restrict out, I osrc, I s_o, I s_k, I s_c, I n,
+                       I count, I cols, I lanes, I size) {
+    const I item = get_global_id(0), p = item / lanes, lane = item - p * lanes, o = lane / cols, c = lane - o * cols;
+    if (item >= size) return;
+    const I list = LISTS ? lane * count : 0;
+    const KEY key = keys[list + p];
+    if (key < 0 || (p + 1 < count && keys[list + p + 1] == key)) return;
+    out[(o * n + (I)key) * cols + c] = src[osrc + o * s_o + (I)order[list + p] * s_k + c * s_c];
 }
 
 #else

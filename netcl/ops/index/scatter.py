@@ -37,12 +37,14 @@ NONE = -1  # no position is left out
 WALK = 32  # positions that a GPU's item may walk along before sorting them is quicker
 RANKED = 1 << 14  # positions up to which counting for each those before it sorts them quickest
 NEAR, SHARES, ROWS = 32, 8, 4  # as in scatter.cl: positions of a group and items for each; rows of an item
-COLUMNS, KEYS, RANK, BLOCKS, SUMS = range(5)  # FORM in scatter.cl
-_NAMES = ("add_columns", "make_keys", "rank_keys", "sum_blocks", "sum_rows")
+COLUMNS, KEYS, RANK, BLOCKS, SUMS, LAST = range(6)  # FORM in scatter.cl
+_NAMES = ("add_columns", "make_keys", "rank_keys", "sum_blocks", "sum_rows", "put_last")
 
 
 class Addition(NamedTuple):
     """y[o, indices[o, k, c], c] += src[o, k, c] except at `skip`, y of `shape` being a copy of `x`, or zeros.
+
+    Where it `sets`, = instead of +=: the src of the largest k stays.
 
     indices (O or 1, K, C or 1) and src (O, K, C), O and C being what is before and after `axis`.
     """
@@ -54,6 +56,7 @@ class Addition(NamedTuple):
     src: Tensor
     skip: int = NONE
     x: Tensor | None = None
+    sets: bool = False
 
 
 def scatter_add(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
@@ -73,10 +76,10 @@ def scatter_add(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
         raise DTypeError("scatter_add: expected numbers, got bool; convert with astype.")
     if index.size == 0:
         return copy(x)
-    region = _region(x.shape, index.shape, axis)
+    region = region_of(x.shape, index.shape, axis)
     if x[region].shape == x.shape:
-        return _summed(Addition("scatter_add", x.shape, axis, three(index, axis), three(src, axis), x=x))
-    part = _summed(Addition("scatter_add", x[region].shape, axis, three(index, axis), three(src, axis)))
+        return added(Addition("scatter_add", x.shape, axis, three(index, axis), three(src, axis), x=x))
+    part = added(Addition("scatter_add", x[region].shape, axis, three(index, axis), three(src, axis)))
     out = copy(x)
     assign(out[region], add(x[region], part))
     return out
@@ -85,13 +88,13 @@ def scatter_add(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
 def gather_grad(g: Tensor, index: Tensor, shape: Shape, axis: int) -> Tensor:
     """Gradient of `gather` for an x of `shape`: g added where it came from."""
     axis = layout.as_axis("gather", axis, len(shape))
-    region = _region(shape, index.shape, axis)
+    region = region_of(shape, index.shape, axis)
     seen = tuple(n if a == axis else m for a, (n, m) in enumerate(zip(shape, index.shape)))
     if seen == shape:
-        return _summed(Addition("gather", shape, axis, three(index, axis), three(g, axis)))
+        return added(Addition("gather", shape, axis, three(index, axis), three(g, axis)))
     out = Tensor.zeros(g.queue, shape, g.dtype)
     if index.size:
-        assign(out[region], _summed(Addition("gather", seen, axis, three(index, axis), three(g, axis))))
+        assign(out[region], added(Addition("gather", seen, axis, three(index, axis), three(g, axis))))
     return out
 
 
@@ -100,22 +103,26 @@ def take_grad(where: str, g: Tensor, index: Tensor, shape: Shape, axis: int, lef
     axis = layout.as_axis(where, axis, len(shape))
     source = g.reshape(layout.size_of(shape[:axis]), index.size, layout.size_of(shape[axis + 1 :]))
     skip = NONE if left_out is None else left_out
-    return _summed(Addition(where, shape, axis, index.reshape(1, -1, 1), source, skip))
+    return added(Addition(where, shape, axis, index.reshape(1, -1, 1), source, skip))
 
 
-def _region(shape: Shape, index: Shape, axis: int) -> tuple[slice, ...]:
+def region_of(shape: Shape, index: Shape, axis: int) -> tuple[slice, ...]:
     """The key of the part of an x of `shape` that an index of this shape can reach."""
     return tuple(slice(None) if a == axis else slice(m) for a, (_, m) in enumerate(zip(shape, index)))
 
 
-def _summed(job: Addition) -> Tensor:
+def added(job: Addition) -> Tensor:
+    """What an addition gives."""
     src, profile = job.src, profile_of(job.src.queue)
     if src.size and _takes_runs(profile, src.shape[1]):
+        if job.sets:
+            return _by_last(job)
         return _by_runs(job if job.x is None else job._replace(x=contiguous(job.x)))
     compute = compute_dtype(src.dtype)
     out = Tensor.zeros(src.queue, job.shape, compute) if job.x is None else copy(job.x.astype(compute))
     if src.size and profile.kind == "numpy":
-        cpu.update(_numpy_add, (three(out, job.axis),), job.indices, src, where=job.where, skip=job.skip)
+        function = _numpy_set if job.sets else _numpy_add
+        cpu.update(function, (three(out, job.axis),), job.indices, src, where=job.where, skip=job.skip)
     elif src.size:
         _by_columns(job, three(out, job.axis))
     return out.astype(src.dtype)
@@ -157,13 +164,25 @@ def _numpy_add(out: np.ndarray, index: np.ndarray, src: np.ndarray, where: str, 
     return out
 
 
+def _numpy_set(out: np.ndarray, index: np.ndarray, src: np.ndarray, where: str, skip: int) -> np.ndarray:
+    """Elements put into `out` in place, in the order of k."""
+    outer, n, cols = out.shape
+    check_on_host(where, index, n)
+    if index.shape[::2] == (1, 1):
+        out[:, index[0, :, 0]] = src
+    else:
+        base = (np.arange(outer) * n)[:, None, None]
+        out.reshape(-1)[((base + index) * cols + np.arange(cols)).reshape(-1)] = src.reshape(-1)
+    return out
+
+
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
 def _by_columns(job: Addition, out: Tensor) -> None:
     """One launch: every column of `out` (O, n, C) belongs to one work-item, which walks along the positions."""
     index, src = job.indices, job.src
-    key = ("scatter by columns", out.shape, job.skip, *like(index), *like(src))
+    key = ("scatter by columns", out.shape, job.skip, job.sets, *like(index), *like(src))
     launch = remember(src.queue, key, lambda: _columns_plan(job, out))
     launch(out=out.buffer, index=index, src=src, code=arm_flag(src.queue, job.where))
 
@@ -177,6 +196,7 @@ def _columns_plan(job: Addition, out: Tensor) -> Launch[Tensor]:
         chunk, local = min(cols, -(-share // 16) * 16), 1  # 16: items do not share cache lines
     items = outer * -(-cols // chunk)
     variant = Variant(COLUMNS, src.dtype, index.dtype, INT32, is_wide(profile, out, index, src))
+    variant = variant._replace(more=(("PUT", "="),)) if job.sets else variant
     return _program(queue, variant).bind(
         (-(-items // local) * local,),
         (local,),
@@ -190,6 +210,27 @@ def _columns_plan(job: Addition, out: Tensor) -> Launch[Tensor]:
         chunk=chunk,
         skip=job.skip,
     )
+
+
+def _by_last(job: Addition) -> Tensor:
+    """Sort the positions, then put over a copy of `x` the last of each run of equal ones."""
+    index, src = job.indices, job.src
+    whole = index.shape[::2] == (1, 1)
+    keys, order = _sorted(job, (1, src.shape[1], 1) if whole else src.shape)
+    out = Tensor.zeros(src.queue, job.shape, src.dtype) if job.x is None else copy(job.x)
+    key = ("scatter last", job.shape, job.axis, whole, keys.dtype, *like(src))
+    launch = remember(src.queue, key, lambda: _last_plan(job, keys, out, whole))
+    launch(keys=keys.buffer, order=order.buffer, src=src, out=out.buffer)
+    return out
+
+
+def _last_plan(job: Addition, keys: Tensor, out: Tensor, whole: bool) -> Launch[Tensor]:
+    src, queue, (outer, count, cols) = job.src, job.src.queue, job.src.shape
+    profile = profile_of(queue)
+    grid, local, _ = line_of(profile, src.size)
+    variant = Variant(LAST, src.dtype, INT32, keys.dtype, is_wide(profile, out, src), (("LISTS", int(not whole)),))
+    facts = {**_steps_of(src), "n": job.shape[job.axis], "count": count, "cols": cols, "lanes": outer * cols}
+    return _program(queue, variant).bind(grid, local, **facts, size=src.size)
 
 
 def _by_runs(job: Addition) -> Tensor:
@@ -278,7 +319,7 @@ class Variant(NamedTuple):
     indices: DType
     key: DType
     is_long: bool
-    more: tuple[tuple[str, int], ...] = ()
+    more: tuple[tuple[str, int | str], ...] = ()
 
 
 @cache
