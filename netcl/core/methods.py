@@ -167,10 +167,6 @@ class Methods:
         """sigmoid: y = 1 / (1 + exp(-a)), elementwise. Gradient: d/da = g * y * (1 - y)."""
         return self._operations["sigmoid"](self)
 
-    def cumsum(self, axis: int | None = None) -> Self:
-        """y[k] = x[0] + ... + x[k] along `axis`; without an axis, of the flattened tensor, as in NumPy."""
-        return self._operations["cumsum"](self, axis)
-
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Self:
         """Sum over `axis` (all axes when None), float32 in blocks; integers and booleans give int64."""
         return self._operations["sum"](self, axis, keepdims)
@@ -218,6 +214,10 @@ class Methods:
         first.
         """
         return self._operations["argmin"](self, axis, keepdims)
+
+    def cumsum(self, axis: int | None = None) -> Self:
+        """y[k] = x[0] + ... + x[k] along `axis`; without an axis, of the flattened tensor, as in NumPy."""
+        return self._operations["cumsum"](self, axis)
 
     def reshape(self, *shape: Any) -> Self:
         """The elements in row-major order as `shape` (one length may be -1); copies only when strides demand it."""

@@ -87,7 +87,7 @@ from netcl.ops.elementwise import (
 from netcl.ops.index import records as _index  # noqa: F401  (declares records, as the next does)
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
 from netcl.ops.index.pick import embedding, gather, index_select, isin, masked_select, one_hot, take
-from netcl.ops.index.place import index_add, index_copy, scatter
+from netcl.ops.index.place import bincount, index_add, index_copy, scatter
 from netcl.ops.index.scan import cumsum
 from netcl.ops.index.scatter import scatter_add
 from netcl.ops.index.sort import argsort, sort, topk
@@ -130,6 +130,7 @@ __all__ = [
     "bernoulli",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "bincount",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",

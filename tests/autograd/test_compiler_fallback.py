@@ -109,6 +109,11 @@ def test_positions_of_what_is_not_zero_run_unfused(queue, name):
     assert f"{name}'s result depends on the data" in fn.reasons[0]
 
 
+def test_counts_of_positions_run_unfused(queue):
+    fn, x = jit_compile(lambda x: ag.bincount(x)), Tensor.from_host(queue, np.array([3, 1, 3]))
+    assert fn(ag.tensor(x)).to_host().tolist() == [0, 1, 0, 2] and "bincount's result depends on" in fn.reasons[0]
+
+
 class Pair(NamedTuple):
     """Two results."""
 

@@ -359,6 +359,27 @@ def test_the_last_of_what_is_put_stays(family, count, dtype):
         )
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("count", [0, 1, 9, WALK + 100])
+def test_bincount(family, count):
+    queue, rng = queue_of(family), np.random.default_rng(count)
+    i, w = rng.integers(0, 12, count), rng.integers(-9, 9, count).astype(np.float32)
+    same(ops.bincount(on(queue, i)[::-1], on(queue, w)[::-1]), np.bincount(i, w).astype(np.float32))
+    same(ops.bincount(on(queue, i, np.int32), minlength=20), np.bincount(i, minlength=20))
+
+
+def test_bincount_refuses(queue):
+    i = on(queue, [3, -2])
+    with pytest.raises(IndexOutOfRange, match=r"bincount: expected indices in .0, 4., got -2"):
+        ops.bincount(i).to_host()
+    with pytest.raises(ShapeError, match="bincount: expected x, and weights, of one axis and length"):
+        ops.bincount(i, on(queue, X[0, 0]))
+    with pytest.raises(ShapeError, match="bincount: expected minlength of at least 0, got -1"):
+        ops.bincount(i, minlength=-1)
+    with pytest.raises(DTypeError, match="bincount: expected weights that are numbers, got bool"):
+        ops.bincount(i, on(queue, [True, False]))
+
+
 def test_putting_refuses_what_does_not_fit(queue):
     t, i = on(queue, X), on(queue, [0, 1])
     with pytest.raises(ShapeError, match=r"index_copy: expected src .2, 7, 12. for x .5, 7, 12. and 2 positions"):

@@ -10,6 +10,7 @@ from netcl.autograd.op import apply_one
 __all__ = [
     "argsort",
     "argwhere",
+    "bincount",
     "cumsum",
     "embedding",
     "gather",
@@ -139,6 +140,18 @@ def cumsum(x: Value, axis: int | None = None) -> Node:
 def argsort(x: Value, axis: int = -1, descending: bool = False) -> Node:
     """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
     return apply_one("argsort", x, axis=axis, descending=descending)
+
+
+def bincount(x: Value, weights: Value | None = None, minlength: int = 0) -> Node:
+    """How often each position occurs in `x` (one axis, int32 or int64), or the sum of its `weights`.
+
+    The result has max(x) + 1 elements, at least `minlength`, and the dtype of the weights, int64 without. Its length
+    depends on the data: on a device this waits for the queue to read the largest. Raises IndexOutOfRange for negative
+    ones, ShapeError, DTypeError.
+    """
+    return apply_one(
+        "bincount", x, weights=weights.value if isinstance(weights, Node) else weights, minlength=minlength
+    )
 
 
 def nonzero(x: Value) -> Node:

@@ -12,7 +12,7 @@ from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.index import pick, scan, scatter
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
-from netcl.ops.index.place import index_add, index_add_grad, index_copy, index_copy_grad, scatter_grad
+from netcl.ops.index.place import bincount, index_add, index_add_grad, index_copy, index_copy_grad, scatter_grad
 from netcl.ops.index.place import scatter as put
 from netcl.ops.index.sort import argsort, sort, topk
 from netcl.ops.record import FLOAT, INDICES, NUMBERS, Facts, Op, alike, compose, register
@@ -91,6 +91,7 @@ for _op in (
     Op("isin", pick.isin, shape=lambda x, values: (x.shape, BOOL)),
     Op("cumsum", scan.cumsum, _cumsum_grad, (), shape=_summed, methods=("cumsum",), cast=FLOAT, onnx="CumSum"),
     Op("argsort", argsort, shape=lambda x, axis=-1, descending=False: (x.shape, INT64), array_api="argsort"),
+    Op("bincount", bincount, shape=_counted("bincount"), constants=("weights",), dtypes=INDICES),
     Op("nonzero", nonzero, shape=_counted("nonzero")),
     Op("argwhere", argwhere, shape=_counted("argwhere")),
 ):  # fmt: skip
