@@ -84,6 +84,7 @@ from netcl.ops.elementwise import (
     trunc,
     where,
 )
+from netcl.ops.guard import guard
 from netcl.ops.index import records as _index  # noqa: F401  (declares records, as the next does)
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
 from netcl.ops.index.pick import embedding, gather, index_select, isin, masked_select, one_hot, take
@@ -258,6 +259,7 @@ __all__ = [
     "var",
     "where",
 ]  # fmt: skip
+guard(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:
