@@ -126,7 +126,8 @@ def test_files_and_functions_are_small(name):
     tool, bad = loc(), []
     for path in (path for path in FILES if path.relative_to(ROOT).parts[0] == name):
         text = path.read_text(encoding="utf-8")
-        if text.count("\n") > MAX_FILE_LINES:
+        generated = "Written by tools/" in text.partition("\n")[0]  # nobody edits it
+        if text.count("\n") > MAX_FILE_LINES and not generated:
             bad.append(f"{path.relative_to(REPO)}: {text.count(chr(10))} lines, limit {MAX_FILE_LINES}")
         code = tool.python_code_lines(text)
         for node in ast.walk(ast.parse(text)):

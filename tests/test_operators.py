@@ -10,7 +10,7 @@ import pytest
 
 import netcl.autograd as ag
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.kernels.primitives import TABLE
+from netcl.core.kernels.primitives import ROWS, TABLE
 from netcl.core.methods import Methods
 from netcl.core.tensor import Tensor
 from netcl.nn import init
@@ -30,8 +30,14 @@ def generator():
 
 
 def public():
-    every = {name: op for name, op in record.every().items() if name not in PARTS}
-    return {name: op for name, op in every.items() if op.public.__module__.startswith("netcl.")}  # and not of tests
+    return {name: op for name, op in ours().items() if name not in PARTS}
+
+
+def ours():
+    """The records of netcl itself, and not of other tests in this process."""
+    rows = {row.name for row in ROWS}
+    found = {n: op for n, op in record.every().items() if n in rows or n not in TABLE}
+    return {name: op for name, op in found.items() if op.public.__module__.startswith("netcl.")}
 
 
 def test_every_op_is_a_function_with_its_arguments_and_a_docstring():
@@ -52,6 +58,47 @@ def test_help_shows_names_types_and_defaults():
     assert str(inspect.signature(ag.split)).endswith("-> 'tuple[Node, ...]'")
 
 
+VALUES = np.float32([[0.5, -0.25, 0.75], [0.1, 0.9, -0.6]])
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, ag.tensor], ids=["tensor", "node"])
+def test_every_method_is_the_op_of_its_record(queue, wrap):
+    """Of one operand as it is, of two with itself: the same numbers as the function gives."""
+    whole, floats = Tensor.from_host(queue, np.int32([[1, 2, 3], [4, 5, 6]])), Tensor.from_host(queue, VALUES)
+    seen = 0
+    for name, op in ours().items():
+        if name not in op.methods or name in ("matmul", "permute", "expand", "reshape", "to"):
+            continue
+        needed = [p for p in inspect.signature(op.public).parameters.values() if p.default is p.empty]
+        operands = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if len(operands) > 2 or (len(operands) == 2 and name not in TABLE):
+            continue
+        x = whole if op.dtypes == "integers" else floats
+        more = [wrap(x)] * (len(operands) - 1)
+        found, wanted = getattr(wrap(x), name)(*more), op.public(x, *[x] * (len(operands) - 1))
+        for y, z in zip(*((found, wanted) if isinstance(wanted, tuple) else ((found,), (wanted,)))):
+            np.testing.assert_array_equal(y.numpy(), z.to_host(), err_msg=name)
+        seen += 1
+    assert seen > 70
+
+
+def test_methods_with_arguments(queue):
+    x = Tensor.from_host(queue, VALUES)
+    assert [y.shape for y in x.split(1, axis=1)] == [(2, 1)] * 3 and len(x.chunk(2)) == 2
+    assert x.flip(1).tolist() == VALUES[:, ::-1].tolist() and x.roll(1, 1).shape == (2, 3)
+    assert x.sort(axis=1).tolist() == np.sort(VALUES, 1).tolist()
+    assert x.argsort(axis=1).tolist() == np.argsort(VALUES, 1).tolist()
+    assert x.topk(2)[0].shape == (2, 2)
+    mask = x > 0
+    assert x.masked_select(mask).tolist() == VALUES[VALUES > 0].tolist()
+    assert x.masked_fill(mask, 0.0).max().item() == 0 and x.nonzero().shape == (6, 2)
+    node = ag.tensor(x, requires_grad=True)
+    with ag.Tape() as tape:
+        loss = node.sin().mul(2.0).masked_fill(mask, 0.0).sum()
+    tape.backward(loss)
+    np.testing.assert_allclose(node.grad.to_host(), np.where(VALUES > 0, 0, 2 * np.cos(VALUES)), rtol=1e-6)
+
+
 def test_rows_of_the_table_are_records_like_the_others():
     every = record.every()
     assert {*TABLE, *record.OPS, *record.COMPOSED} == {*every}
@@ -65,7 +112,7 @@ def test_rows_of_the_table_are_records_like_the_others():
 @pytest.mark.parametrize("wrap", [lambda x: x, ag.tensor], ids=["tensor", "node"])
 def test_methods_take_what_the_ops_take(queue, wrap):
     x = wrap(Tensor.from_host(queue, np.float32([[1, -2], [3, 4]])))
-    names = {name for op in record.every().values() for name in op.methods}
+    names = {name for op in ours().values() for name in op.methods}
     assert {n for n in vars(Methods) if callable(getattr(Methods, n))} - {"_refuse", "__hash__"} == names
     assert str(inspect.signature(x.max)) == "(axis: 'Axis' = None, keepdims: 'bool' = False) -> 'Self'"
     assert x.sum(axis=1, keepdims=True).shape == (2, 1) and x.flatten(1).shape == (2, 2)

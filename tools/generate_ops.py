@@ -222,6 +222,7 @@ class Methods:
     __slots__ = ()
     __hash__ = object.__hash__
     _operations: Mapping[str, Callable[..., Self]]
+    _several: Mapping[str, Callable[..., tuple[Self, ...]]]  # the same table, for ops with several results
     _operands: tuple[type, ...]
 
     def _refuse(self, name: str, other: Any) -> Any:
@@ -240,8 +241,10 @@ def method_text(op: Op, name: str) -> str:
         *(declared(op, p).replace("Value", "Any").replace("Operand", "Any").replace("Scalar", "float") for p in given),
     ]
     passed = ["self", *(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in given)]
-    head = wrapped(f"def {name}(", items, ") -> Self:", "    ")
-    body = wrapped(f'return self._operations["{op.name}"](', passed, ")", " " * 8)
+    result = "tuple[Self, ...]" if "tuple[" in str(inspect.signature(op.public).return_annotation) else "Self"
+    head = wrapped(f"def {name}(", items, f") -> {result}:", "    ")
+    table = "_operations" if result == "Self" else "_several"
+    body = wrapped(f'return self.{table}["{op.name}"](', passed, ")", " " * 8)
     return "\n".join([head, quoted(doc_of(op).split("\n\n")[0], " " * 8), f"{body}"])
 
 

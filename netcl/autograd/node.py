@@ -26,6 +26,7 @@ class Node(Methods):
     __array_priority__ = 200.0
     __hash__ = object.__hash__
     _operations = OPERATORS
+    _several = OPERATORS
     _operands = (object,)  # ops say what they do not take
 
     def __init__(self, value: Tensor, requires_grad: bool = False, op_name: str = "", tape: Any = None) -> None:

@@ -20,6 +20,7 @@ class Methods:
     __slots__ = ()
     __hash__ = object.__hash__
     _operations: Mapping[str, Callable[..., Self]]
+    _several: Mapping[str, Callable[..., tuple[Self, ...]]]  # the same table, for ops with several results
     _operands: tuple[type, ...]
 
     def _refuse(self, name: str, other: Any) -> Any:
@@ -34,6 +35,10 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["add"](other, self) if known else self._refuse("add", other)
 
+    def add(self, b: Any) -> Self:
+        """add: y = a + b, elementwise. Gradient: d/da = g; d/db = g."""
+        return self._operations["add"](self, b)
+
     def __sub__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["sub"](self, other) if known else self._refuse("sub", other)
@@ -41,6 +46,10 @@ class Methods:
     def __rsub__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["sub"](other, self) if known else self._refuse("sub", other)
+
+    def sub(self, b: Any) -> Self:
+        """sub: y = a - b, elementwise. Gradient: d/da = g; d/db = -g."""
+        return self._operations["sub"](self, b)
 
     def __mul__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
@@ -50,6 +59,10 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["mul"](other, self) if known else self._refuse("mul", other)
 
+    def mul(self, b: Any) -> Self:
+        """mul: y = a * b, elementwise. Gradient: d/da = g * b; d/db = g * a."""
+        return self._operations["mul"](self, b)
+
     def __truediv__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["div"](self, other) if known else self._refuse("div", other)
@@ -58,7 +71,15 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["div"](other, self) if known else self._refuse("div", other)
 
+    def div(self, b: Any) -> Self:
+        """div: y = a / b, elementwise. Gradient: d/da = g / b; d/db = -g * y / b."""
+        return self._operations["div"](self, b)
+
     def __neg__(self) -> Self:
+        return self._operations["neg"](self)
+
+    def neg(self) -> Self:
+        """neg: y = -a, elementwise. Gradient: d/da = -g."""
         return self._operations["neg"](self)
 
     def __abs__(self) -> Self:
@@ -68,9 +89,17 @@ class Methods:
         """abs: y = abs(a), elementwise. Gradient: d/da = where(a > 0, g, where(a < 0, -g, 0 * g))."""
         return self._operations["abs"](self)
 
+    def sign(self) -> Self:
+        """sign: y = where(a > 0, 1, where(a < 0, -1, a)), elementwise. Gradient: d/da = 0 * g."""
+        return self._operations["sign"](self)
+
     def square(self) -> Self:
         """square: y = a * a, elementwise. Gradient: d/da = 2 * g * a."""
         return self._operations["square"](self)
+
+    def reciprocal(self) -> Self:
+        """reciprocal: y = 1 / a, elementwise. Gradient: d/da = -g * y * y."""
+        return self._operations["reciprocal"](self)
 
     def __pow__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
@@ -80,6 +109,10 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["pow"](other, self) if known else self._refuse("pow", other)
 
+    def pow(self, b: Any) -> Self:
+        """a ** b; the exponent 2 is a product."""
+        return self._operations["pow"](self, b)
+
     def __mod__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["remainder"](self, other) if known else self._refuse("remainder", other)
@@ -87,6 +120,26 @@ class Methods:
     def __rmod__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["remainder"](other, self) if known else self._refuse("remainder", other)
+
+    def remainder(self, b: Any) -> Self:
+        """remainder: y = WITH_SIGN_OF(b, fmod(a, b)), elementwise. Gradient: d/da = g; d/db = -g * floor(a / b)."""
+        return self._operations["remainder"](self, b)
+
+    def fmod(self, b: Any) -> Self:
+        """fmod: y = fmod(a, b), elementwise. Gradient: d/da = g; d/db = -g * trunc(a / b)."""
+        return self._operations["fmod"](self, b)
+
+    def maximum(self, b: Any) -> Self:
+        """maximum: y = where(a > b, a, where(a == a, b, a)), elementwise. Gradient: d/da = where(a > b, g, where(a
+        == b, 0.5 * g, 0)); d/db = where(b > a, g, where(a == b, 0.5 * g, 0)).
+        """
+        return self._operations["maximum"](self, b)
+
+    def minimum(self, b: Any) -> Self:
+        """minimum: y = where(a < b, a, where(a == a, b, a)), elementwise. Gradient: d/da = where(a < b, g, where(a
+        == b, 0.5 * g, 0)); d/db = where(b < a, g, where(a == b, 0.5 * g, 0)).
+        """
+        return self._operations["minimum"](self, b)
 
     def clip(self, lo: float | None = None, hi: float | None = None) -> Self:
         """min(max(a, lo), hi), so `hi` where the bounds cross; None leaves a side open. NaN stays NaN."""
@@ -96,25 +149,61 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["lt"](self, other) if known else self._refuse("lt", other)
 
+    def lt(self, b: Any) -> Self:
+        """lt: y = where(a < b, 1, 0), elementwise."""
+        return self._operations["lt"](self, b)
+
     def __le__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["le"](self, other) if known else self._refuse("le", other)
+
+    def le(self, b: Any) -> Self:
+        """le: y = where(a <= b, 1, 0), elementwise."""
+        return self._operations["le"](self, b)
 
     def __gt__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["gt"](self, other) if known else self._refuse("gt", other)
 
+    def gt(self, b: Any) -> Self:
+        """gt: y = where(a > b, 1, 0), elementwise."""
+        return self._operations["gt"](self, b)
+
     def __ge__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["ge"](self, other) if known else self._refuse("ge", other)
+
+    def ge(self, b: Any) -> Self:
+        """ge: y = where(a >= b, 1, 0), elementwise."""
+        return self._operations["ge"](self, b)
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]  # elementwise, as NumPy's
         known = isinstance(other, self._operands)
         return self._operations["eq"](self, other) if known else self._refuse("eq", other)
 
+    def eq(self, b: Any) -> Self:
+        """eq: y = where(a == b, 1, 0), elementwise."""
+        return self._operations["eq"](self, b)
+
     def __ne__(self, other: object) -> Self:  # type: ignore[override]  # elementwise, as NumPy's
         known = isinstance(other, self._operands)
         return self._operations["ne"](self, other) if known else self._refuse("ne", other)
+
+    def ne(self, b: Any) -> Self:
+        """ne: y = where(a != b, 1, 0), elementwise."""
+        return self._operations["ne"](self, b)
+
+    def logical_and(self, b: Any) -> Self:
+        """logical_and: y = where(a != 0, where(b != 0, 1, 0), 0), elementwise."""
+        return self._operations["logical_and"](self, b)
+
+    def logical_or(self, b: Any) -> Self:
+        """logical_or: y = where(a != 0, 1, where(b != 0, 1, 0)), elementwise."""
+        return self._operations["logical_or"](self, b)
+
+    def logical_not(self) -> Self:
+        """logical_not: y = where(a == 0, 1, 0), elementwise."""
+        return self._operations["logical_not"](self)
 
     def __and__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
@@ -124,6 +213,10 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["bitwise_and"](other, self) if known else self._refuse("bitwise_and", other)
 
+    def bitwise_and(self, b: Any) -> Self:
+        """bitwise_and: y = a & b, elementwise."""
+        return self._operations["bitwise_and"](self, b)
+
     def __or__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["bitwise_or"](self, other) if known else self._refuse("bitwise_or", other)
@@ -131,6 +224,10 @@ class Methods:
     def __ror__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["bitwise_or"](other, self) if known else self._refuse("bitwise_or", other)
+
+    def bitwise_or(self, b: Any) -> Self:
+        """bitwise_or: y = a | b, elementwise."""
+        return self._operations["bitwise_or"](self, b)
 
     def __xor__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
@@ -140,32 +237,187 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["bitwise_xor"](other, self) if known else self._refuse("bitwise_xor", other)
 
+    def bitwise_xor(self, b: Any) -> Self:
+        """bitwise_xor: y = a ^ b, elementwise."""
+        return self._operations["bitwise_xor"](self, b)
+
     def __invert__(self) -> Self:
         return self._operations["bitwise_not"](self)
+
+    def bitwise_not(self) -> Self:
+        """bitwise_not: y = ~a, elementwise."""
+        return self._operations["bitwise_not"](self)
+
+    def isnan(self) -> Self:
+        """isnan: y = where(a != a, 1, 0), elementwise."""
+        return self._operations["isnan"](self)
+
+    def isfinite(self) -> Self:
+        """isfinite: y = where(a - a == 0, 1, 0), elementwise."""
+        return self._operations["isfinite"](self)
+
+    def isinf(self) -> Self:
+        """isinf: y = where(a == a, where(a - a == 0, 0, 1), 0), elementwise."""
+        return self._operations["isinf"](self)
 
     def exp(self) -> Self:
         """exp: y = exp(a), elementwise. Gradient: d/da = g * y."""
         return self._operations["exp"](self)
 
+    def expm1(self) -> Self:
+        """expm1: y = expm1(a), elementwise. Gradient: d/da = g * (y + 1)."""
+        return self._operations["expm1"](self)
+
     def log(self) -> Self:
         """log: y = log(a), elementwise. Gradient: d/da = g / a."""
         return self._operations["log"](self)
+
+    def log2(self) -> Self:
+        """log2: y = log(a) * 1.4426950408889634, elementwise. Gradient: d/da = g * 1.4426950408889634 / a."""
+        return self._operations["log2"](self)
+
+    def log10(self) -> Self:
+        """log10: y = log(a) * 0.4342944819032518, elementwise. Gradient: d/da = g * 0.4342944819032518 / a."""
+        return self._operations["log10"](self)
+
+    def log1p(self) -> Self:
+        """log1p: y = log1p(a), elementwise. Gradient: d/da = g / (1 + a)."""
+        return self._operations["log1p"](self)
 
     def sqrt(self) -> Self:
         """sqrt: y = sqrt(a), elementwise. Gradient: d/da = 0.5 * g / y."""
         return self._operations["sqrt"](self)
 
+    def rsqrt(self) -> Self:
+        """rsqrt: y = 1 / sqrt(a), elementwise. Gradient: d/da = -0.5 * g * y * y * y."""
+        return self._operations["rsqrt"](self)
+
+    def sin(self) -> Self:
+        """sin: y = sin(a), elementwise. Gradient: d/da = g * cos(a)."""
+        return self._operations["sin"](self)
+
+    def cos(self) -> Self:
+        """cos: y = cos(a), elementwise. Gradient: d/da = -g * sin(a)."""
+        return self._operations["cos"](self)
+
+    def tan(self) -> Self:
+        """tan: y = tan(a), elementwise. Gradient: d/da = g * (1 + y * y)."""
+        return self._operations["tan"](self)
+
+    def sinh(self) -> Self:
+        """sinh: y = sinh(a), elementwise. Gradient: d/da = g * cosh(a)."""
+        return self._operations["sinh"](self)
+
+    def cosh(self) -> Self:
+        """cosh: y = cosh(a), elementwise. Gradient: d/da = g * sinh(a)."""
+        return self._operations["cosh"](self)
+
     def tanh(self) -> Self:
         """tanh: y = tanh(a), elementwise. Gradient: d/da = g * (1 - y * y)."""
         return self._operations["tanh"](self)
+
+    def atan(self) -> Self:
+        """atan: y = atan(a), elementwise. Gradient: d/da = g / (1 + a * a)."""
+        return self._operations["atan"](self)
+
+    def atan2(self, b: Any) -> Self:
+        """atan2: y = atan2(a, b), elementwise. Gradient: d/da = g * b / (a * a + b * b); d/db = -g * a / (a * a + b
+        * b).
+        """
+        return self._operations["atan2"](self, b)
+
+    def erf(self) -> Self:
+        """erf: y = erf(a), elementwise. Gradient: d/da = g * 1.1283791670955126 * exp(-a * a)."""
+        return self._operations["erf"](self)
+
+    def floor(self) -> Self:
+        """floor: y = floor(a), elementwise. Gradient: d/da = 0 * g."""
+        return self._operations["floor"](self)
+
+    def ceil(self) -> Self:
+        """ceil: y = ceil(a), elementwise. Gradient: d/da = 0 * g."""
+        return self._operations["ceil"](self)
+
+    def round(self) -> Self:
+        """round: y = round(a), elementwise. Gradient: d/da = 0 * g."""
+        return self._operations["round"](self)
+
+    def trunc(self) -> Self:
+        """trunc: y = trunc(a), elementwise. Gradient: d/da = 0 * g."""
+        return self._operations["trunc"](self)
 
     def relu(self) -> Self:
         """relu: y = where(a < 0, 0, a), elementwise. Gradient: d/da = where(y > 0, g, 0 * y)."""
         return self._operations["relu"](self)
 
+    def leaky_relu(self, slope: float = 0.01) -> Self:
+        """a where a >= 0, else slope * a."""
+        return self._operations["leaky_relu"](self, slope)
+
+    def elu(self, alpha: float = 1.0) -> Self:
+        """a where a > 0, else alpha * (exp(a) - 1)."""
+        return self._operations["elu"](self, alpha)
+
+    def selu(self) -> Self:
+        """selu: y = 1.0507009873554805 * where(a > 0, a, 1.6732632423543772 * expm1(a)), elementwise. Gradient: d/da
+        = 1.0507009873554805 * where(a > 0, g, g * 1.6732632423543772 * exp(a)).
+        """
+        return self._operations["selu"](self)
+
     def sigmoid(self) -> Self:
         """sigmoid: y = 1 / (1 + exp(-a)), elementwise. Gradient: d/da = g * y * (1 - y)."""
         return self._operations["sigmoid"](self)
+
+    def log_sigmoid(self) -> Self:
+        """log_sigmoid: y = -(where(a < 0, -a, 0) + log1p(exp(-abs(a)))), elementwise. Gradient: d/da = g / (1 +
+        exp(a)).
+        """
+        return self._operations["log_sigmoid"](self)
+
+    def silu(self) -> Self:
+        """silu: y = a / (1 + exp(-a)), elementwise. Gradient: d/da = g * (1 + a * (1 - 1 / (1 + exp(-a)))) * (1 / (1
+        + exp(-a))).
+        """
+        return self._operations["silu"](self)
+
+    def gelu(self, approximate: str = "none") -> Self:
+        """a * Phi(a) with the normal distribution's Phi: exact ("none") or by tanh ("tanh"). arXiv:1606.08415."""
+        return self._operations["gelu"](self, approximate)
+
+    def softplus(self) -> Self:
+        """softplus: y = where(a > 0, a, 0) + log1p(exp(-abs(a))), elementwise. Gradient: d/da = g * (1 / (1 +
+        exp(-a))).
+        """
+        return self._operations["softplus"](self)
+
+    def mish(self) -> Self:
+        """mish: y = a * tanh(where(a > 0, a, 0) + log1p(exp(-abs(a)))), elementwise. Gradient: d/da = g *
+        (tanh(where(a > 0, a, 0) + log1p(exp(-abs(a)))) + a * (1 - tanh(where(a > 0, a, 0) + log1p(exp(-abs(a))))
+        * tanh(where(a > 0, a, 0) + log1p(exp(-abs(a))))) * (1 / (1 + exp(-a)))).
+        """
+        return self._operations["mish"](self)
+
+    def softsign(self) -> Self:
+        """softsign: y = a / (1 + abs(a)), elementwise. Gradient: d/da = g / ((1 + abs(a)) * (1 + abs(a)))."""
+        return self._operations["softsign"](self)
+
+    def hard_sigmoid(self) -> Self:
+        """hard_sigmoid: y = where(a < -3, 0, where(a > 3, 1, a * 0.16666666666666666 + 0.5)), elementwise. Gradient:
+        d/da = where(a < -3, 0, where(a > 3, 0, g * 0.16666666666666666)).
+        """
+        return self._operations["hard_sigmoid"](self)
+
+    def hard_swish(self) -> Self:
+        """hard_swish: y = where(a < -3, 0, where(a > 3, a, a * (a + 3) * 0.16666666666666666)), elementwise.
+        Gradient: d/da = where(a < -3, 0, where(a > 3, g, g * (2 * a + 3) * 0.16666666666666666)).
+        """
+        return self._operations["hard_swish"](self)
+
+    def hard_tanh(self) -> Self:
+        """hard_tanh: y = where(a < -1, -1, where(a > 1, 1, a)), elementwise. Gradient: d/da = where(a < -1, 0,
+        where(a > 1, 0, g)).
+        """
+        return self._operations["hard_tanh"](self)
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Self:
         """Sum over `axis` (all axes when None), float32 in blocks; integers and booleans give int64."""
@@ -195,6 +447,14 @@ class Methods:
         """Square root of `var`; the gradient is 0 where it is 0."""
         return self._operations["std"](self, axis, keepdims, correction)
 
+    def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> Self:
+        """log(sum(exp(x))) over `axis` without overflow. All -inf (or nothing) gives -inf, any +inf gives +inf."""
+        return self._operations["logsumexp"](self, axis, keepdims)
+
+    def norm(self, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Self:
+        """Norm of the elements over `axis`: sum |x| (ord 1), sqrt(sum x^2) (ord 2), max |x| (ord inf)."""
+        return self._operations["norm"](self, ord, axis, keepdims)
+
     def any(self, axis: Axis = None, keepdims: bool = False) -> Self:
         """Whether some element over `axis` is not zero (NaN is not zero); bool."""
         return self._operations["any"](self, axis, keepdims)
@@ -215,9 +475,59 @@ class Methods:
         """
         return self._operations["argmin"](self, axis, keepdims)
 
+    def take(self, index: Any, axis: int = 0) -> Self:
+        """Whole slices of `x` by position: y[.., i.., ..] = x[.., index[i..], ..]."""
+        return self._operations["take"](self, index, axis)
+
+    def index_select(self, index: Any, axis: int = 0) -> Self:
+        """`take` with an index of one axis."""
+        return self._operations["index_select"](self, index, axis)
+
+    def gather(self, index: Any, axis: int) -> Self:
+        """Elements of `x` along `axis`, one per element of `index`: y[i, j, k] = x[index[i, j, k], j, k] for axis 0."""
+        return self._operations["gather"](self, index, axis)
+
+    def scatter_add(self, index: Any, src: Any, axis: int) -> Self:
+        """`x` with `src` added along `axis`: y[index[i, j, k], j, k] += src[i, j, k] for axis 0."""
+        return self._operations["scatter_add"](self, index, src, axis)
+
+    def scatter(self, index: Any, src: Any, axis: int) -> Self:
+        """`x` with elements of `src` put along `axis`: y[index[i, j, k], j, k] = src[i, j, k] for axis 0."""
+        return self._operations["scatter"](self, index, src, axis)
+
+    def index_copy(self, index: Any, src: Any, axis: int = 0) -> Self:
+        """`x` with slices of `src` put along `axis`: y[index[i]] = src[i] for axis 0."""
+        return self._operations["index_copy"](self, index, src, axis)
+
+    def index_add(self, index: Any, src: Any, axis: int = 0, alpha: float = 1) -> Self:
+        """`x` with `alpha` times slices of `src` added along `axis`: y[index[i]] += alpha * src[i] for axis 0."""
+        return self._operations["index_add"](self, index, src, axis, alpha)
+
+    def masked_select(self, mask: Any) -> Self:
+        """The elements of `x` where `mask` is true, in row-major order, as one axis; x and mask broadcast."""
+        return self._operations["masked_select"](self, mask)
+
+    def isin(self, values: Any) -> Self:
+        """Whether each element of `x` equals one of `values` (any shape); bool. Compares all pairs, storing none."""
+        return self._operations["isin"](self, values)
+
     def cumsum(self, axis: int | None = None) -> Self:
         """y[k] = x[0] + ... + x[k] along `axis`; without an axis, of the flattened tensor, as in NumPy."""
         return self._operations["cumsum"](self, axis)
+
+    def argsort(self, axis: int = -1, descending: bool = False) -> Self:
+        """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
+        return self._operations["argsort"](self, axis, descending)
+
+    def nonzero(self) -> Self:
+        """The positions of the elements that are not zero, in row-major order: int64 (count, axes of x). NaN is not
+        zero.
+        """
+        return self._operations["nonzero"](self)
+
+    def argwhere(self) -> Self:
+        """`nonzero` by its name in NumPy."""
+        return self._operations["argwhere"](self)
 
     def reshape(self, *shape: Any) -> Self:
         """The elements in row-major order as `shape` (one length may be -1); copies only when strides demand it."""
@@ -252,9 +562,29 @@ class Methods:
         """
         return self._operations["to"](self, queue)
 
+    def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
+        """Views of consecutive parts along `axis`: parts of the given size (the last may be shorter) or of given
+        sizes.
+        """
+        return self._several["split"](self, sizes, axis)
+
+    def flip(self, axis: Any = None) -> Self:
+        """A copy reversed along `axis` (an axis, several, or all)."""
+        return self._operations["flip"](self, axis)
+
+    def roll(self, shift: int | Sequence[int], axis: Any = None) -> Self:
+        """A copy moved by `shift` along `axis`, what falls off the end coming back at the start; without an axis,
+        flat.
+        """
+        return self._operations["roll"](self, shift, axis)
+
     def softmax(self, axis: int = -1) -> Self:
         """exp(x) / sum(exp(x)) along `axis`, with the maximum taken out first so that nothing overflows."""
         return self._operations["softmax"](self, axis)
+
+    def log_softmax(self, axis: int = -1) -> Self:
+        """x - log(sum(exp(x))) along `axis`, without forming the softmax."""
+        return self._operations["log_softmax"](self, axis)
 
     def matmul(self, b: Any) -> Self:
         """The matrix product by NumPy's rules."""
@@ -268,6 +598,24 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["matmul"](other, self) if known else self._refuse("matmul", other)
 
+    def sort(self, axis: int = -1, descending: bool = False) -> Self:
+        """`x` sorted along `axis`, NaN last in either direction."""
+        return self._operations["sort"](self, axis, descending)
+
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, ...]:
+        """The `k` largest (or smallest) elements along `axis` in order, and their positions (int64)."""
+        return self._several["topk"](self, k, axis, largest)
+
+    def masked_fill(self, mask: Any, value: Any) -> Self:
+        """`value` where `mask` (bool) is true, else `x`, in the dtype of x. All broadcast; the value is a number
+        or a tensor.
+        """
+        return self._operations["masked_fill"](self, mask, value)
+
+    def take_along_dim(self, indices: Any, axis: int | None = None) -> Self:
+        """Elements of `x` along `axis`, one per element of `indices`: `gather` where the other axes broadcast."""
+        return self._operations["take_along_dim"](self, indices, axis)
+
     def flatten(self, start_axis: int = 0) -> Self:
         """Axes from `start_axis` on merged into one."""
         return self._operations["flatten"](self, start_axis)
@@ -275,3 +623,17 @@ class Methods:
     def transpose(self, *axes: Any) -> Self:
         """Two axes exchanged when two are given for a tensor of any rank; else the same as `permute`."""
         return self._operations["transpose"](self, *axes)
+
+    def chunk(self, chunks: int, axis: int = 0) -> tuple[Self, ...]:
+        """At most `chunks` views of equal size along `axis` (the last may be shorter)."""
+        return self._several["chunk"](self, chunks, axis)
+
+    def repeat(self, repeats: int, axis: int | None = None) -> Self:
+        """Each element `repeats` times in place along `axis` (NumPy's repeat); without an axis the tensor is
+        flattened.
+        """
+        return self._operations["repeat"](self, repeats, axis)
+
+    def tile(self, repeats: int | Sequence[int]) -> Self:
+        """The whole tensor `repeats[i]` times along axis i (NumPy's tile)."""
+        return self._operations["tile"](self, repeats)

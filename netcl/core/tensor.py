@@ -340,6 +340,7 @@ class Tensor(Methods):
     # -- methods and operators that are ops (core/methods.py) ----------------------------------------------------
 
     _operations = OPERATIONS
+    _several = OPERATIONS
 
     def _refuse(self, name: str, other: Any) -> Any:
         """Leave it to Python. Host arrays are refused by name: a hidden transfer in a loop would cost dearly."""

@@ -10,7 +10,7 @@ counts, its step `i_in_0` along the vectors' axis; `r_d1`, ... are lengths of ax
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -118,17 +118,28 @@ class Walk(NamedTuple):
 
     def decode(self, counter: int, number: str, base: str = "o", target: str = "p_") -> list[str]:
         """C lines that decode `number` and give each operand's place `<target><name>` from `<base><name>`."""
-        kind, rank, lines = COUNTERS[counter], self.ranks[counter], []
-        if rank > 1:
-            lines.append(f"I {kind}_n = {number};")
-            for a in range(rank - 1, 0, -1):
-                lines += [f"I {kind}_x{a} = {kind}_n % {kind}_d{a};", f"{kind}_n /= {kind}_d{a};"]
-        if rank:
-            lines.append(f"I {kind}_x0 = {f'{kind}_n' if rank > 1 else number};")
-        for name in self.walked:
-            terms = [f"{base}{name}", *(f"{kind}_x{a} * {kind}_{name}_{a}" for a in range(rank))]
-            lines.append(f"I {target}{name} = {' + '.join(terms)};")
-        return lines
+        return broadcast_index_lines(self.ranks[counter], self.walked, number, COUNTERS[counter], (base, target))
+
+
+def broadcast_index_lines(
+    rank: int, operands: Iterable[str], row: str = "r", kind: str = "r", names: tuple[str, str] = ("o", "p_")
+) -> list[str]:
+    """C lines that decode number `row` into `rank` outer indices and give each operand's first element.
+
+    They read the lengths `<kind>_d1 ...` (the first is not needed), strides `<kind>_<operand>_<axis>` and offsets
+    `o<operand>`, all of the index type `I`, and declare `p_<operand>`; `names` are those two beginnings.
+    """
+    (base, target), lines = names, []
+    if rank > 1:
+        lines.append(f"I {kind}_n = {row};")
+        for a in range(rank - 1, 0, -1):
+            lines += [f"I {kind}_x{a} = {kind}_n % {kind}_d{a};", f"{kind}_n /= {kind}_d{a};"]
+    if rank:
+        lines.append(f"I {kind}_x0 = {f'{kind}_n' if rank > 1 else row};")
+    for name in operands:
+        terms = [f"{base}{name}", *(f"{kind}_x{a} * {kind}_{name}_{a}" for a in range(rank))]
+        lines.append(f"I {target}{name} = {' + '.join(terms)};")
+    return lines
 
 
 class Axes(NamedTuple):

@@ -345,9 +345,9 @@ for _op in (
        onnx="Concat", array_api="concat"),
     Op("stack", lambda *xs, axis=0: stack(xs, axis), _stack_grad, (), shape=_stack_shape, function=stack,
        array_api="stack"),
-    Op("split", split, _split_grad, (), shape=_split_shape, onnx="Split"),
-    Op("flip", flip, lambda g, y, x, axis=None: flip(g, axis), (), shape=alike, array_api="flip"),
-    Op("roll", roll, _roll_grad, (), shape=alike, array_api="roll"),
+    Op("split", split, _split_grad, (), shape=_split_shape, onnx="Split", methods=("split",)),
+    Op("flip", flip, lambda g, y, x, axis=None: flip(g, axis), (), shape=alike, array_api="flip", methods=("flip",)),
+    Op("roll", roll, _roll_grad, (), shape=alike, array_api="roll", methods=("roll",)),
     Op("pad", lambda x, widths, value=0.0: pad(x, widths, value=value), _pad_grad, (), shape=_pad_shape, function=pad,
        onnx="Pad"),
 ):  # fmt: skip
@@ -355,8 +355,8 @@ for _op in (
 for _op in (
     Op("flatten", Tensor.flatten, methods=("flatten",), onnx="Flatten"),
     Op("transpose", Tensor.transpose, methods=("transpose",), onnx="Transpose"),
-    Op("chunk", chunk),
-    Op("repeat", repeat, array_api="repeat"),
-    Op("tile", tile, onnx="Tile", array_api="tile"),
+    Op("chunk", chunk, methods=("chunk",)),
+    Op("repeat", repeat, array_api="repeat", methods=("repeat",)),
+    Op("tile", tile, onnx="Tile", array_api="tile", methods=("tile",)),
 ):
     compose(_op)

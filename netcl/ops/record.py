@@ -21,6 +21,7 @@ from netcl.ops import elementwise, promotion
 
 Facts = tuple[Shape, DType]  # of a result
 
+NO_METHODS = {"where", "gelu_tanh"}  # rows whose first operand is a condition, or that others stand for
 # what an op takes: every dtype, floats, all but bools, integers and bools, int32 and int64 (of its index)
 ANY, FLOATS, NUMBERS, INTEGERS, INDICES = "any", "floats", "numbers", "integers", "indices"
 HALF, FLOAT = "half", HIGH  # what mixed precision computes an op's floats in; "": as they come
@@ -127,8 +128,14 @@ def find(name: str) -> Op | None:
 
 def methods() -> dict[str, Callable[..., Any]]:
     """The functions on tensors of the ops that are methods of Tensor and Node."""
-    rows = {row.name: getattr(elementwise, row.name) for row in TABLE.values() if row.methods}
+    rows = {row.name: getattr(elementwise, row.name) for row in TABLE.values() if methods_of(row)}
     return rows | {op.name: op.public for op in (*OPS.values(), *COMPOSED.values()) if op.methods}
+
+
+def methods_of(row: Primitive) -> tuple[str, ...]:
+    """Names of methods and operators of a row: every row is a method by its own name as well."""
+    own = row.name not in NO_METHODS and row.name not in row.methods and hasattr(elementwise, row.name)
+    return (*row.methods, row.name) if own else row.methods
 
 
 def of_row(row: Primitive) -> Op:
@@ -142,7 +149,7 @@ def of_row(row: Primitive) -> Op:
     return Op(
         row.name, partial(elementwise.apply, row.name), backward if row.grads else None, saves,
         shape=partial(_row_shape, row), function=getattr(elementwise, row.name, None), dtypes=dtypes,
-        methods=row.methods, cast=row.cast, onnx=row.onnx, array_api=row.array_api,
+        methods=methods_of(row), cast=row.cast, onnx=row.onnx, array_api=row.array_api,
     )  # fmt: skip
 
 

@@ -73,30 +73,34 @@ def _summed(x: Any, axis: Any = None) -> Facts:
 
 
 for _op in (
-    Op("take", pick.take, _take_grad, (1,), shape=_taken, onnx="Gather", array_api="take"),
-    Op("index_select", pick.index_select, _index_select_grad, (1,), shape=_taken, onnx="Gather"),
+    Op("take", pick.take, _take_grad, (1,), shape=_taken, onnx="Gather", array_api="take", methods=("take",)),
+    Op("index_select", pick.index_select, _index_select_grad, (1,), shape=_taken, onnx="Gather",
+       methods=("index_select",)),
     Op("gather", pick.gather, _gather_grad, (1,), shape=lambda x, index, axis: (index.shape, x.dtype),
-       onnx="GatherElements"),
+       onnx="GatherElements", methods=("gather",)),
     Op("embedding", pick.embedding, _embedding_grad, (1,), shape=_taken, onnx="Gather"),
     Op("scatter_add", scatter.scatter_add, _scatter_add_grad, (1,), dtypes=NUMBERS,
-       shape=lambda x, index, src, axis: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype)))),
-    Op("scatter", put, scatter_grad, (1,), shape=alike, onnx="ScatterElements"),
-    Op("index_copy", index_copy, index_copy_grad, (1,), shape=alike),
+       shape=lambda x, index, src, axis: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype))),
+       methods=("scatter_add",)),
+    Op("scatter", put, scatter_grad, (1,), shape=alike, onnx="ScatterElements", methods=("scatter",)),
+    Op("index_copy", index_copy, index_copy_grad, (1,), shape=alike, methods=("index_copy",)),
     Op("index_add", index_add, index_add_grad, (1,), dtypes=NUMBERS,
-       shape=lambda x, index, src, axis=0, alpha=1: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype)))),
+       shape=lambda x, index, src, axis=0, alpha=1: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype))),
+       methods=("index_add",)),
     Op("masked_select", pick.select_marked, _masked_select_grad, (1,), True, shape=_counted("masked_select"),
-       function=pick.masked_select),
+       function=pick.masked_select, methods=("masked_select",)),
     Op("one_hot", pick.one_hot, dtypes=INDICES,
        shape=lambda index, classes, dtype="float32": ((*index.shape, classes), as_dtype(dtype))),
-    Op("isin", pick.isin, shape=lambda x, values: (x.shape, BOOL)),
+    Op("isin", pick.isin, shape=lambda x, values: (x.shape, BOOL), methods=("isin",)),
     Op("cumsum", scan.cumsum, _cumsum_grad, (), shape=_summed, methods=("cumsum",), cast=FLOAT, onnx="CumSum"),
-    Op("argsort", argsort, shape=lambda x, axis=-1, descending=False: (x.shape, INT64), array_api="argsort"),
+    Op("argsort", argsort, shape=lambda x, axis=-1, descending=False: (x.shape, INT64), array_api="argsort",
+       methods=("argsort",)),
     Op("bincount", bincount, shape=_counted("bincount"), constants=("weights",), dtypes=INDICES),
-    Op("nonzero", nonzero, shape=_counted("nonzero")),
-    Op("argwhere", argwhere, shape=_counted("argwhere")),
+    Op("nonzero", nonzero, shape=_counted("nonzero"), methods=("nonzero",)),
+    Op("argwhere", argwhere, shape=_counted("argwhere"), methods=("argwhere",)),
 ):  # fmt: skip
     register(_op)
-compose(Op("sort", sort, array_api="sort"))
-compose(Op("topk", topk, onnx="TopK"))
-compose(Op("masked_fill", masked_fill))
-compose(Op("take_along_dim", take_along_dim, array_api="take_along_axis"))
+compose(Op("sort", sort, methods=("sort",), array_api="sort"))
+compose(Op("topk", topk, methods=("topk",), onnx="TopK"))
+compose(Op("masked_fill", masked_fill, methods=("masked_fill",)))
+compose(Op("take_along_dim", take_along_dim, methods=("take_along_dim",), array_api="take_along_axis"))

@@ -60,6 +60,6 @@ for _op in (
     Op("softmax", softmax, lambda g, y, x, axis=-1: softmax_grad(g, y, axis), ("y",), shape=alike, cast=FLOAT,
        methods=("softmax",), onnx="Softmax"),
     Op("log_softmax", log_softmax, lambda g, y, x, axis=-1: log_softmax_grad(g, y, axis), ("y",), shape=alike,
-       cast=FLOAT, onnx="LogSoftmax"),
+       cast=FLOAT, onnx="LogSoftmax", methods=("log_softmax",)),
 ):  # fmt: skip
     register(_op)
