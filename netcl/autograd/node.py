@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from netcl.autograd.state import state
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError
+from netcl.core.feel import Feel
 from netcl.core.layout import Shape
 from netcl.core.methods import Methods
 from netcl.core.tensor import Tensor
@@ -19,7 +21,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {}  # ops on nodes by name, filled by
 INSPECT: dict[str, Callable[[Any], Any]] = {}  # filled by debug.py, which knows tapes
 
 
-class Node(Methods):
+class Node(Methods, Feel):
     """A value and its place in the graph. `.grad` holds the gradient of leaves after `tape.backward`."""
 
     __slots__ = ("__weakref__", "grad", "key", "name", "op_name", "requires_grad", "tape", "value")
@@ -104,15 +106,21 @@ class Node(Methods):
     def __len__(self) -> int:
         return len(self.value)
 
-    def __float__(self) -> float:
-        return float(self.value.item())
-
     def __bool__(self) -> bool:
         return bool(self.value)
 
     def __repr__(self) -> str:
         origin = f", op={self.op_name}" if self.op_name else ", requires_grad=True" if self.requires_grad else ""
         return f"Node({self.value!r}{origin})"
+
+    def _target(self, where: str) -> Tensor:
+        if self.tape is not None or (self.requires_grad and state.enabled):
+            raise GradientError(
+                f"{where}: expected a value that no gradient goes through, got a "
+                f"{'result on a tape' if self.tape is not None else 'leaf that requires one'}; "
+                "write inside `with no_grad():`, or to a copy."
+            )
+        return self.value
 
     # -- graph -----------------------------------------------------------------------------------------------------
     def detach(self) -> Node:

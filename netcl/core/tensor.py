@@ -14,6 +14,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.device.transfer import Place, place_of, queue_at
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
+from netcl.core.feel import Feel
 from netcl.core.layout import Shape, as_int
 from netcl.core.memory import empty_buffer
 from netcl.core.methods import Methods
@@ -24,7 +25,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}  # filled by netcl.ops: core itse
 LARGE_FILL = 1 << 24  # bytes from which a GPU fills by a kernel (ops/create/fill.py)
 
 
-class Tensor(Methods):
+class Tensor(Methods, Feel):
     """A view of device memory: `buffer` seen through `shape`, `strides` and `offset` (both in elements) as `dtype`.
 
     Views (`reshape`, `transpose`, `expand`, basic indexing, ...) share memory and cost no copy. Work is sent to `queue`
@@ -208,10 +209,6 @@ class Tensor(Methods):
             raise ShapeError(f"item: expected a tensor with one element, got shape {self.shape}.")
         return self.to_host().reshape(-1)[0].item()
 
-    def tolist(self) -> Any:
-        """The elements as nested lists. Waits for the queue."""
-        return self.to_host().tolist()
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError("__array__: expected copy=None or True for a tensor, whose values are copied to the host.")
@@ -222,9 +219,6 @@ class Tensor(Methods):
         if self.size != 1:
             raise ShapeError(f"bool: expected a tensor with one element, got shape {self.shape}; use any() or all().")
         return bool(self.item())
-
-    __float__ = lambda self: float(self.item())  # noqa: E731
-    __int__ = lambda self: int(self.item())  # noqa: E731
 
     def __repr__(self) -> str:
         values = np.array2string(self.to_host(), threshold=100, precision=4, separator=", ", prefix="Tensor(")
@@ -341,6 +335,9 @@ class Tensor(Methods):
 
     _operations = OPERATIONS
     _several = OPERATIONS
+
+    def _target(self, where: str) -> Tensor:
+        return self
 
     def _refuse(self, name: str, other: Any) -> Any:
         """Leave it to Python. Host arrays are refused by name: a hidden transfer in a loop would cost dearly."""
