@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import netcl
 from netcl.core.errors import NetclError
 
-COMMANDS = ("devices", "profile", "train", "tune")
+COMMANDS = ("cache", "devices", "profile", "train", "tune")
 
 
 def command(name: str) -> ModuleType:
