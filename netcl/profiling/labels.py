@@ -57,10 +57,15 @@ def label() -> Label:
             op, direction, module = _told(role, frame.f_locals, op)
             if direction != FORWARD:
                 return Label(module, op, direction)
-        elif own and os.sep + "ops" + os.sep in frame.f_code.co_filename and not op:
+        elif own and not op and _is_operator(frame.f_code.co_filename):
             outermost = frame.f_code.co_name
         frame = frame.f_back
     return Label(_path(modules), op or outermost.strip("_"), direction or (FORWARD if modules or outermost else ""))
+
+
+def _is_operator(path: str) -> bool:
+    """Whether code lies among the operators; the guard of their door is none."""
+    return os.sep + "ops" + os.sep in path and not path.endswith("guard.py")
 
 
 def _told(role: str, values: dict[str, Any], op: str) -> tuple[str, str, str]:

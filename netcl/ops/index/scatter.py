@@ -28,7 +28,7 @@ from netcl.kernels.plans import remember
 from netcl.kernels.program import Program, program
 from netcl.kernels.route import FIRST, Route, cannot, choose, declare
 from netcl.ops.elementwise import add, assign, contiguous, copy
-from netcl.ops.index.pick import check_gathered, check_index_dtype, check_on_host, pick, three
+from netcl.ops.index.pick import BITS, check_gathered, check_index_dtype, check_on_host, pick, three
 from netcl.ops.index.sort import order_of_rows
 from netcl.ops.product.op import promote
 
@@ -326,7 +326,7 @@ class Variant(NamedTuple):
 def _source(variant: Variant) -> str:
     compute = C_NAME[compute_dtype(variant.src)]
     types: dict[str, Any] = {
-        "S": C_NAME[variant.src],
+        "S": BITS[variant.src.itemsize] if variant.kernel == LAST else C_NAME[variant.src],  # it copies, in any type
         "T": compute,
         "INDEX": C_NAME[variant.indices],
         "KEY": C_NAME[variant.key],
