@@ -21,7 +21,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {}  # ops on nodes by name, filled by
 INSPECT: dict[str, Callable[[Any], Any]] = {}  # filled by debug.py, which knows tapes
 
 
-class Node(Methods, Feel):
+class Node(Feel, Methods):
     """A value and its place in the graph. `.grad` holds the gradient of leaves after `tape.backward`."""
 
     __slots__ = ("__weakref__", "grad", "key", "name", "op_name", "requires_grad", "tape", "value")

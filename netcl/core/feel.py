@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError
 
@@ -18,11 +20,35 @@ def _own(x: object) -> Any:
     return x
 
 
+INDEXING: dict[str, Callable[..., Any]] = {}  # filled by ops.index.advanced
+_BASIC = (int, slice, type(None), type(Ellipsis))
+
+
+def is_basic(key: Any) -> bool:
+    """Whether a key gives a view: integers, slices, None and Ellipsis."""
+    for k in key if type(key) is tuple else (key,):
+        if type(k) not in _BASIC and (isinstance(k, (bool, list, np.ndarray, np.bool_)) or hasattr(k, "to_host")):
+            return False
+    return True
+
+
 class Feel:
     """Stands on item, to_host, reshape, clip and the table of operations of the class that takes it in."""
 
     __slots__ = ()
     _operations: Mapping[str, Callable[..., Any]]
+
+    def __getitem__(self, key: Any) -> Self:
+        """A view for integers, slices, None and Ellipsis; a copy for lists, arrays and masks, by NumPy's rules."""
+        if is_basic(key):
+            view: Self = self._operations["getitem"](self, key)
+            return view
+        found: Self = INDEXING["get"](self, key)
+        return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Write in place, at any key that can be read; refused where a gradient would be lost."""
+        INDEXING["put_view" if is_basic(key) else "put"](_own(self)._target("assignment"), key, value)
 
     def numel(self) -> int:
         """Number of elements."""

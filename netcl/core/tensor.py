@@ -14,7 +14,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.device.transfer import Place, place_of, queue_at
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
-from netcl.core.feel import Feel
+from netcl.core.feel import INDEXING, Feel, is_basic
 from netcl.core.layout import Shape, as_int
 from netcl.core.memory import empty_buffer
 from netcl.core.methods import Methods
@@ -25,7 +25,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}  # filled by netcl.ops: core itse
 LARGE_FILL = 1 << 24  # bytes from which a GPU fills by a kernel (ops/create/fill.py)
 
 
-class Tensor(Methods, Feel):
+class Tensor(Feel, Methods):
     """A view of device memory: `buffer` seen through `shape`, `strides` and `offset` (both in elements) as `dtype`.
 
     Views (`reshape`, `transpose`, `expand`, basic indexing, ...) share memory and cost no copy. Work is sent to `queue`
@@ -283,9 +283,13 @@ class Tensor(Methods, Feel):
         axis = layout.as_axis("unsqueeze", axis, self.ndim + 1)
         return self._view((*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:]))
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def part(self, key: Any) -> Tensor:
+        """The view at a key of integers, slices, None and Ellipsis."""
         """Basic indexing, without a copy: integers, slices with any step, None and '...'."""
         return self._view(*layout.select("indexing", self.shape, self.strides, self.offset, key))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return self.part(key) if is_basic(key) else INDEXING["get"](self, key)
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))

@@ -85,6 +85,7 @@ from netcl.ops.elementwise import (
     where,
 )
 from netcl.ops.guard import guard
+from netcl.ops.index import advanced as _advanced  # noqa: F401  (indexing of tensors by arrays)
 from netcl.ops.index import records as _index  # noqa: F401  (declares records, as the next does)
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
 from netcl.ops.index.pick import embedding, gather, index_select, isin, masked_select, one_hot, take

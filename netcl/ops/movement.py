@@ -334,7 +334,7 @@ for _op in (
        methods=("squeeze",), onnx="Squeeze", array_api="squeeze"),
     Op("unsqueeze", Tensor.unsqueeze, _back, (), shape=_unsqueezed, methods=("unsqueeze",), onnx="Unsqueeze",
        array_api="expand_dims"),
-    Op("getitem", Tensor.__getitem__, _getitem_grad, (),
+    Op("getitem", Tensor.part, _getitem_grad, (),
        shape=lambda x, key: (layout.select("indexing", x.shape, x.shape, 0, key)[0], x.dtype),
        methods=("__getitem__",), onnx="Slice"),
     Op("astype", Tensor.astype, lambda g, y, x, dtype: g.astype(x.dtype), (),

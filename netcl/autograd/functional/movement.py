@@ -53,7 +53,7 @@ def unsqueeze(x: Value, axis: int) -> Node:
 
 
 def getitem(x: Value, key: Any) -> Node:
-    """Basic indexing, without a copy: integers, slices with any step, None and '...'."""
+    """The view at a key of integers, slices, None and Ellipsis."""
     return apply_one("getitem", x, key=key)
 
 
