@@ -114,7 +114,7 @@ def _plan_backward(tensors: Operands, needs: Needs, training: bool, activation: 
 
 def _view(x: Tensor) -> host.View:
     n, c, span = sizes_of(x)
-    return host.View((n, c, span), (0, 2), (1, c, 1), (c,))
+    return host.view_of((n, c, span), (0, 2), (1, c, 1), (c,))
 
 
 def _numpy_train(view: host.View, relu: bool) -> channels.Forward:

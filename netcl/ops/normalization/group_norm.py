@@ -100,7 +100,7 @@ def _rows_of(x: Tensor, groups: int) -> Rows:
 
 
 def _view(x: Tensor, r: Rows) -> host.View:
-    return host.View((x.shape[0], r.groups, r.per, r.span), (2, 3), (1, r.groups, r.per, 1), x.shape[1:2])
+    return host.view_of((x.shape[0], r.groups, r.per, r.span), (2, 3), (1, r.groups, r.per, 1), x.shape[1:2])
 
 
 def _check_groups(where: str, groups: int, weight: Optional, bias: Optional, x: Tensor, *others: Tensor) -> None:

@@ -25,17 +25,15 @@ class View(NamedTuple):
     axes: tuple[int, ...]
     parameters: Shape
     own: Shape
+    values: int  # behind a statistic; at least one, so that nothing divides by zero
+    statistics: tuple[Shape, Shape]  # the shape of statistics, and the same that broadcasts with x
 
-    @property
-    def values(self) -> int:
-        """Values behind a statistic; at least one, so that nothing divides by zero."""
-        return max(math.prod(self.shape[a] for a in self.axes), 1)
 
-    @property
-    def statistics(self) -> tuple[Shape, Shape]:
-        """The shape of statistics, and the same that broadcasts with x."""
-        spread = tuple(1 if a in self.axes else n for a, n in enumerate(self.shape))
-        return tuple(n for a, n in enumerate(self.shape) if a not in self.axes), spread
+def view_of(shape: Shape, axes: tuple[int, ...], parameters: Shape, own: Shape) -> View:
+    """The view, with what follows from the rest worked out once."""
+    spread = tuple(1 if a in axes else n for a, n in enumerate(shape))
+    statistics = tuple(n for a, n in enumerate(shape) if a not in axes), spread
+    return View(shape, axes, parameters, own, max(math.prod(shape[a] for a in axes), 1), statistics)
 
 
 def plan_forward(view: View, **settings: Any) -> Callable[..., tuple[Tensor, ...]]:

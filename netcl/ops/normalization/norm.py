@@ -138,4 +138,4 @@ def _plan_backward(
 
 def _view(x: Tensor, first: int) -> host.View:
     own = x.shape[first:]
-    return host.View(x.shape, tuple(range(first, x.ndim)), (1,) * first + own, own)
+    return host.view_of(x.shape, tuple(range(first, x.ndim)), (1,) * first + own, own)
