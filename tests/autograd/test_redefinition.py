@@ -6,7 +6,8 @@ import pytest
 import netcl as nc
 from netcl import ag
 from netcl.core.kernels import dialect
-from netcl.core.kernels.primitives import Primitive
+from netcl.core.kernels.primitives import TABLE, Primitive
+from netcl.ops.record import OPS
 
 X = [1.0, 2.0, 3.0]
 
@@ -40,8 +41,11 @@ def expected(factor):
 
 @pytest.fixture
 def name(request):
-    """A name that no other test uses."""
-    return "anew_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
+    """A name that no other test uses, and that is gone afterwards."""
+    found = "anew_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
+    yield found
+    TABLE.pop(found, None)
+    OPS.pop(found, None)
 
 
 def test_a_row(queue, name):
