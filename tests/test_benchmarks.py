@@ -258,3 +258,9 @@ def test_two_checkouts_are_compared_line_by_line(capsys):
     assert trees.main([str(trees.ROOT), "--device", "cpu", "--rounds", "1", "--shapes", small]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line[: len(small)] for line in lines] == [small] * 3 and "DIFFER" not in "".join(lines)
+
+
+def test_the_host_time_of_two_checkouts_is_compared_line_by_line(capsys):
+    assert trees.main([str(trees.ROOT), "--device", "cpu", "--rounds", "1", "--host"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line[:37].rstrip() for line in lines] == list(trees.HOST) and "DIFFER" not in "".join(lines)
