@@ -1,9 +1,9 @@
 """Two checkouts beside each other, in convolutions or in the host's time: `python -m benchmarks.trees PATH`.
 
 Each checkout runs in a process of its own, on the same values, and both take turns in one run; what is shown are
-medians. Convolutions are recorded and replayed, so that the host's work does not count; matrix units are off unless
-`--units` is given. `--host` times warm calls on tensors so small that only the host counts. An older checkout comes of
-`git worktree add --detach PATH COMMIT`.
+medians, and the ratio of the least times, which other work on the machine disturbs less. Convolutions are recorded and
+replayed, so that the host's work does not count; matrix units are off unless `--units` is given. `--host` times warm
+calls on tensors so small that only the host counts. An older checkout comes of `git worktree add --detach PATH COMMIT`.
 
     python -m benchmarks.trees ../before --device gpu
     python -m benchmarks.trees ../before --device cl:cpu --threads 16
@@ -66,9 +66,10 @@ def compare(trees: list[Tree], rounds: int, **case: str) -> str:
         for i in (0, 1) if turn % 2 else (1, 0):
             times[i].append(trees[i].ask(time=True)["seconds"])
     before, now = (1e6 * statistics.median(t[1:]) for t in times)
+    least = min(times[0][1:]) / min(times[1][1:])
     spread = max(max(t[1:]) / min(t[1:]) - 1 for t in times)
     same = abs(means[0] - means[1]) <= DIFFERENT * abs(means[0])
-    line = f"{' '.join(case.values()):<37}{before:>11.1f}{now:>11.1f}{before / now:>8.3f}{spread:>8.2f}"
+    line = f"{' '.join(case.values()):<37}{before:>11.1f}{now:>11.1f}{before / now:>8.3f}{least:>8.3f}{spread:>8.2f}"
     return line if same else f"{line}  RESULTS DIFFER: mean sizes {means[0]} and {means[1]}"
 
 
@@ -86,7 +87,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.other is None or not (args.other / "netcl" / "__init__.py").is_file():
         parser.error(f"expected the path of a checkout of netcl, got {args.other}")
     trees = [Tree(args.other.resolve(), args), Tree(ROOT, args)]
-    print(f"{trees[0].device}: microseconds of {args.other}, of this checkout, their ratio, spread", flush=True)
+    print(
+        f"{trees[0].device}: microseconds of {args.other}, of this checkout, their ratio, that of the least, spread",
+        flush=True,
+    )
     try:
         shapes = [] if args.host else [{"shape": s, "direction": d} for s in args.shapes for d in DIRECTIONS]
         for case in shapes or [{"host": name} for name in HOST]:
