@@ -1,26 +1,12 @@
-"""Update rows: the step of an optimizer as assignments in the dialect, run over many tensors in one launch.
+"""Steps of optimizers over many tensors in one launch: the rows of `update_rows.py`, with their states and numbers.
 
-A row reads the parameter `p`, its gradient `g`, states that live between steps, and scalars:
-
-    adamw:  m = b1 * m + (1 - b1) * g
-            v = b2 * v + (1 - b2) * g * g
-            p = (1 - lr * decay) * p - lr / c1 * m / (sqrt(v) * (1 / sqrt(c2)) + eps)
-
-Parts that read only scalars, such as `lr / c1`, are worked out on the host in double precision and passed as numbers.
-The same text becomes the OpenCL kernel and the NumPy function. Parameters of float16 and bfloat16 keep a float32 master
-copy as one more state; one that was written from outside since the last step is taken over into its master copy.
-
-Sources: Adam, Kingma and Ba 2015, arXiv:1412.6980; AMSGrad, Reddi et al. 2018, arXiv:1904.09237; AdamW, Loshchilov and
-Hutter 2019, arXiv:1711.05101; RMSprop, Hinton, lecture 6e; Nesterov momentum, Sutskever et al. 2013.
+Parameters of float16 and bfloat16 keep a float32 master copy as one more state; one that was written from outside since
+the last step is taken over into its master copy.
 """
 
 from __future__ import annotations
 
-import ast
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,139 +22,9 @@ from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion import many as multi
 from netcl.ops import elementwise
+from netcl.ops.update_rows import UPDATES, Update, add_update
 
-_HOST = {"sqrt": math.sqrt, "exp": math.exp, "log": math.log, "abs": abs, "__builtins__": {}}
-
-
-class _Hoist(ast.NodeTransformer):
-    """Replaces the largest parts that read scalars only by names k0, k1, ..."""
-
-    def __init__(self, scalars: frozenset[str]) -> None:
-        self.scalars, self.found = scalars, {}  # type: tuple[frozenset[str], dict[str, str]]
-
-    def visit(self, node: ast.AST) -> Any:
-        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - set(dialect.FUNCTIONS)
-        if isinstance(node, ast.expr) and names and names <= self.scalars:
-            text = ast.unparse(node)
-            return ast.Name(self.found.setdefault(text, f"k{len(self.found)}"), ast.Load())
-        return super().generic_visit(node)
-
-
-@dataclass(frozen=True)
-class Update:
-    """One row. `states` start at zero; `scalars` change from step to step; statements are `name = formula`."""
-
-    name: str
-    states: tuple[str, ...]
-    scalars: tuple[str, ...]
-    text: tuple[str, ...]
-
-    @cached_property
-    def compiled(self) -> tuple[tuple[tuple[str, str], ...], int, Callable[..., tuple[float, ...]]]:
-        """The statements with k0, k1, ... for what only scalars decide, how many there are, and what gives them."""
-        hoist, statements = _Hoist(frozenset(self.scalars)), []
-        for line in self.text:
-            name, formula = (part.strip() for part in line.split("=", 1))
-            tree = ast.parse(formula, mode="eval")
-            statements.append((name, ast.unparse(ast.fix_missing_locations(hoist.visit(tree)))))
-        given = ", ".join(self.scalars)
-        numbers = eval(f"lambda {given}: ({''.join(f'{text}, ' for text in hoist.found)})", _HOST)
-        return tuple(statements), len(hoist.found), numbers
-
-    @cached_property
-    def reads_gradient(self) -> bool:
-        """Whether some formula reads g."""
-        return any("g" in dialect.names(formula) for _, formula in self.compiled[0])
-
-    def check(self) -> None:
-        """Raise ValueError unless the row is in the dialect."""
-        known = {*dialect.FUNCTIONS, "where", "p", "g", *self.states, *self.scalars}
-        for line in self.text:
-            name, formula = (part.strip() for part in line.split("=", 1))
-            dialect._check_formula(self.name, formula, known)
-            known.add(name)
-
-    @cached_property
-    def _bodies(self) -> dict[tuple[bool, bool], multi.Body]:
-        return {}
-
-    def body(self, master: bool, gated: bool) -> multi.Body:
-        """The row as a kernel body."""
-        if (master, gated) not in self._bodies:
-            self._bodies[master, gated] = self._body(master, gated)
-        return self._bodies[master, gated]
-
-    def _body(self, master: bool, gated: bool) -> multi.Body:
-        statements, count, _ = self.compiled
-        reads = ("p", "g") if self.reads_gradient else ("p",)
-        states = (*self.states, "master") if master else self.states
-        scalars = tuple(f"k{i}" for i in range(count))
-        name = f"{self.name}{'_half' * master}{'_gated' * gated}"
-        return multi.Body(name, statements, states, scalars, reads, True, None, master, gated)
-
-    def numpy(self, master: bool, gated: bool) -> Callable[..., Any]:
-        """The row as fn(p, *states, g[, gate], scalars) -> (p, *states) over arrays."""
-        body = self.body(master, gated)
-        given = [*body.reads[:1], *body.states, *body.reads[1:], *["gate"] * gated]
-        lines = [f"def {body.name}({', '.join(given)}, scalars):"]
-        lines += [f"    {', '.join(body.scalars)}, = scalars"] if body.scalars else []
-        lines += [f"    if not isfinite(gate[0]): return p, {', '.join(body.states)}", "    g = g * gate[0]"] * gated
-        lines += ["    p = where(master.astype(p.dtype) == p, master, p)"] * master
-        lines += [f"    {name} = {name}.astype(compute(p.dtype), copy=False)" for name in reversed(body.reads)]
-        lines += [f"    {name} = {formula}" for name, formula in body.statements]
-        lines.append(f"    return p, {', '.join('p' if s == 'master' else s for s in body.states)}")
-        space: dict[str, Callable[..., Any]] = {**dialect.NUMPY, "isfinite": np.isfinite, "compute": compute_dtype}
-        exec("\n".join(lines), space)
-        return space[body.name]
-
-
-_ADAM = ("m = b1 * m + (1 - b1) * g", "v = b2 * v + (1 - b2) * g * g")
-_DECOUPLED = "(1 - lr * decay) * p"
-_RMS = "s = alpha * s + (1 - alpha) * g * g"
-_ADAM_SCALARS = ("lr", "b1", "b2", "eps", "decay", "c1", "c2")  # c1 = 1 - b1**step, c2 = 1 - b2**step
-
-ROWS = (
-    Update("sgd", (), ("lr", "decay"), ("p = p - lr * (g + decay * p)",)),
-    # keep is 1 - dampening, and 1 at the first step, so that the buffer starts as the gradient
-    Update("momentum", ("b",), ("lr", "decay", "mu", "keep"),
-           ("b = mu * b + keep * (g + decay * p)", "p = p - lr * b")),
-    Update("nesterov", ("b",), ("lr", "decay", "mu", "keep"),
-           ("d = g + decay * p", "b = mu * b + keep * d", "p = p - lr * (d + mu * b)")),
-    Update("rmsprop", ("s",), ("lr", "alpha", "eps", "decay"),
-           ("g = g + decay * p", _RMS, "p = p - lr * g / (sqrt(s) + eps)")),
-    Update("rmsprop_momentum", ("s", "b"), ("lr", "alpha", "eps", "decay", "mu"),
-           ("g = g + decay * p", _RMS, "b = mu * b + g / (sqrt(s) + eps)", "p = p - lr * b")),
-    Update("rmsprop_centered", ("s", "a"), ("lr", "alpha", "eps", "decay"),
-           ("g = g + decay * p", _RMS, "a = alpha * a + (1 - alpha) * g",
-            "p = p - lr * g / (sqrt(where(s > a * a, s - a * a, 0)) + eps)")),
-    Update("rmsprop_centered_momentum", ("s", "a", "b"), ("lr", "alpha", "eps", "decay", "mu"),
-           ("g = g + decay * p", _RMS, "a = alpha * a + (1 - alpha) * g",
-            "b = mu * b + g / (sqrt(where(s > a * a, s - a * a, 0)) + eps)", "p = p - lr * b")),
-    # eps is added outside the root, after the bias correction
-    Update("adam", ("m", "v"), _ADAM_SCALARS,
-           ("g = g + decay * p", *_ADAM, "p = p - lr / c1 * m / (sqrt(v) * (1 / sqrt(c2)) + eps)")),
-    Update("adamw", ("m", "v"), _ADAM_SCALARS,
-           (*_ADAM, f"p = {_DECOUPLED} - lr / c1 * m / (sqrt(v) * (1 / sqrt(c2)) + eps)")),
-    # x is the largest raw second moment so far
-    Update("adam_amsgrad", ("m", "v", "x"), _ADAM_SCALARS,
-           ("g = g + decay * p", *_ADAM, "x = where(x > v, x, v)",
-            "p = p - lr / c1 * m / (sqrt(x) * (1 / sqrt(c2)) + eps)")),
-    Update("adamw_amsgrad", ("m", "v", "x"), _ADAM_SCALARS,
-           (*_ADAM, "x = where(x > v, x, v)", f"p = {_DECOUPLED} - lr / c1 * m / (sqrt(x) * (1 / sqrt(c2)) + eps)")),
-    # not optimizers, but updates in place over many tensors: moving averages, scaling, limiting
-    Update("ema", (), ("keep",), ("p = keep * p + (1 - keep) * g",)),
-    Update("scale", (), ("factor",), ("p = factor * p",)),
-    Update("copy", (), (), ("p = g",)),  # with a gate: times a number on the device
-    Update("limit", (), ("most",), ("p = where(p > most, most, where(p < -most, -most, p))",)),
-)  # fmt: skip
-
-UPDATES: dict[str, Update] = {row.name: row for row in ROWS}
-
-
-def add_update(row: Update) -> None:
-    """Add a row of assignments, after the dialect check. Raises ValueError if it is not in the dialect."""
-    row.check()
-    UPDATES[row.name] = row
+__all__ = ["UPDATES", "Update", "Updater", "add_update", "update"]
 
 
 class Updater:

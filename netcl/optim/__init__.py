@@ -1,7 +1,9 @@
 """Optimizers as update rows, learning-rate schedules, and gradient clipping; everything stays on the device."""
 
 from netcl.optim import schedule as lr_scheduler
+from netcl.optim.adagrad import Adadelta, Adagrad
 from netcl.optim.adam import Adam, AdamW
+from netcl.optim.adam_family import Adamax, Lion, NAdam, RAdam
 from netcl.optim.clip import clip_grad_norm, clip_grad_norm_, clip_grad_norm_device, clip_grad_value, clip_grad_value_
 from netcl.optim.optimizer import Optimizer
 from netcl.optim.rmsprop import RMSProp, RMSprop
@@ -10,12 +12,18 @@ from netcl.optim.sgd import SGD, Momentum
 
 __all__ = [
     "SGD",
+    "Adadelta",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "CosineAnnealingLR",
     "LambdaLR",
+    "Lion",
     "Momentum",
+    "NAdam",
     "Optimizer",
+    "RAdam",
     "RMSProp",
     "RMSprop",
     "ReduceLROnPlateau",

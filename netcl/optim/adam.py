@@ -9,6 +9,14 @@ from netcl.core.arguments import flag, number
 from netcl.optim.optimizer import Group, Optimizer
 
 
+def check_betas(where: str, group: Group) -> None:
+    """Make `betas` two numbers in [0, 1), or raise TypeError or ValueError."""
+    betas = group["betas"]
+    if not isinstance(betas, Sequence) or isinstance(betas, str) or len(betas) != 2:
+        raise ValueError(f"{where}: expected betas as two numbers, got {betas!r}.")
+    group["betas"] = tuple(number(where, "betas", b, 0, 1) for b in betas)
+
+
 class Adam(Optimizer):
     """m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, p -= lr * (m / c1) / (sqrt(v / c2) + eps), ci = 1 - bi^step.
 
@@ -30,16 +38,17 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+        super().__init__(
+            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize
+        )
 
     def check(self, group: Group) -> None:
         """Two betas in [0, 1), eps at least 0."""
         super().check(group)
-        where, betas = type(self).__name__, group["betas"]
-        if not isinstance(betas, Sequence) or isinstance(betas, str) or len(betas) != 2:
-            raise ValueError(f"{where}: expected betas as two numbers, got {betas!r}.")
-        group["betas"] = tuple(number(where, "betas", b, 0, 1) for b in betas)
+        where = type(self).__name__
+        check_betas(where, group)
         group["eps"] = number(where, "eps", group["eps"], 0)
         group["amsgrad"] = flag(where, "amsgrad", group["amsgrad"])
 
@@ -71,5 +80,6 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize)

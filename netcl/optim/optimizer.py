@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.core.arguments import number
+from netcl.core.arguments import flag, number
 from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import DTypeError, GradientError, ShapeError
 from netcl.core.live import each_step, only_while, recording
@@ -16,6 +16,7 @@ from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion import many as multi
 from netcl.ops import elementwise
 from netcl.ops.update import Updater
+from netcl.ops.update_rows import MAXIMIZE
 from netcl.optim import saved
 
 Group = dict[str, Any]
@@ -78,10 +79,16 @@ class Optimizer:
         for name in ("lr", "weight_decay", "initial_lr"):
             if name in group:
                 group[name] = number(type(self).__name__, name, group[name], 0)
+        if "maximize" in group:
+            group["maximize"] = flag(type(self).__name__, "maximize", group["maximize"])
 
     def row(self, group: Group) -> str:
-        """The update row that these settings ask for."""
+        """The update row that these settings ask for, downhill."""
         raise NotImplementedError
+
+    def row_of(self, group: Group) -> str:
+        """The update row that these settings ask for, uphill where they say `maximize`."""
+        return self.row(group) + MAXIMIZE if group.get("maximize") else self.row(group)
 
     def scalars(self, group: Group, step: int) -> dict[str, float]:
         """The row's scalars at the given step, which counts from 1."""
@@ -189,7 +196,7 @@ class Optimizer:
     def _unchanged(self) -> Callable[[], bool]:
         """A function that says whether a recording of this step still does what a step would do."""
         groups, parts, made = self.param_groups, list(self._last), self._made
-        facts = [(self.row(group), len(group["params"])) for group in groups]
+        facts = [(self.row_of(group), len(group["params"])) for group in groups]
         params = list(self.parameters())
         needing = list(map(_NEEDS, params))
 
@@ -197,7 +204,7 @@ class Optimizer:
             if made != self._made or len(groups) != len(facts):
                 return False
             for group, (row, size) in zip(groups, facts):
-                if len(group["params"]) != size or self.row(group) != row:
+                if len(group["params"]) != size or self.row_of(group) != row:
                     return False
             for counted in parts:
                 if len(set(map(_STEP, counted))) > 1:
@@ -215,7 +222,7 @@ class Optimizer:
 
     def _ready(self, position: int, group: Group) -> list[Slab]:
         """The slabs of a group, with one for every parameter that has a gradient."""
-        row = self.row(group)
+        row = self.row_of(group)
         known, slabs = self._slabs.get(position, (row, []))
         listed = set(map(id, group["params"]))
         if known != row or any(slab.stale() or not slab.members <= listed for slab in slabs):
@@ -268,7 +275,7 @@ class Optimizer:
         """{"state": {name: {"step": 3, "m": Tensor}}, "param_groups": [...]}; with copy=False tensors stay live."""
         keys = iter(self.names())
         groups = [
-            {**g, "params": [next(keys) for _ in g["params"]], "update": self._slabs.get(i, (self.row(g),))[0]}
+            {**g, "params": [next(keys) for _ in g["params"]], "update": self._slabs.get(i, (self.row_of(g),))[0]}
             for i, g in enumerate(self.param_groups)
         ]
         state = {
@@ -292,7 +299,7 @@ class Optimizer:
         groups, states = saved.checked(self, state, by_position)
         for position, (group, settings) in enumerate(zip(self.param_groups, groups)):
             group.update(settings)
-            if position in self._slabs and self._slabs[position][0] != self.row(group):
+            if position in self._slabs and self._slabs[position][0] != self.row_of(group):
                 self._made += 1
                 for p in group["params"]:  # states of another row
                     self.state.pop(p, None)

@@ -28,10 +28,10 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum, centered=centered
-        )
+        settings = {"alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
+        super().__init__(params, lr=lr, **settings, centered=centered, maximize=maximize)
 
     def check(self, group: Group) -> None:
         """alpha in [0, 1), the rest at least 0."""

@@ -11,7 +11,7 @@ from netcl.core.arguments import whole
 from netcl.core.dtypes import as_dtype, is_float
 from netcl.core.errors import CheckpointError, DTypeError
 from netcl.core.tensor import Tensor
-from netcl.ops.update import UPDATES
+from netcl.ops.update_rows import MAXIMIZE, UPDATES
 
 Plain = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Restorable(Protocol):
     def check(self, group: Plain) -> None:
         """Raise for settings that make no sense."""
 
-    def row(self, group: Plain) -> str:
+    def row_of(self, group: Plain) -> str:
         """The update that settings ask for."""
 
 
@@ -83,9 +83,11 @@ def _check_names(where: str, optimizer: Restorable, groups: Any, states: Any, by
 def _settings(where: str, optimizer: Restorable, group: Mapping[str, Any]) -> Plain:
     """The settings of a saved group, checked like those given to the constructor."""
     found = {k: v for k, v in group.items() if k not in ("params", "update")}
+    if "maximize" in optimizer.defaults:
+        found.setdefault("maximize", False)  # files of before it was a setting
     absent, extra = set(optimizer.defaults) - set(found), set(found) - set(optimizer.defaults) - {"initial_lr"}
     update = group.get("update")
-    if update is not None and optimizer.rows and update not in optimizer.rows:
+    if update is not None and optimizer.rows and update.removesuffix(MAXIMIZE) not in optimizer.rows:
         kind = f"{type(optimizer).__name__} (updates {', '.join(optimizer.rows)})"
         raise CheckpointError(f"{where}: expected a state of {kind}, got one of the update {update!r}.")
     if absent or extra:
@@ -104,7 +106,7 @@ def _rows(optimizer: Restorable, groups: Any, settings: list[Plain]) -> Iterator
     """Each parameter and the row that its saved states are of."""
     for group, saved, given in zip(optimizer.param_groups, groups, settings):
         row = saved.get("update")
-        row = row if row in UPDATES else optimizer.row(given)
+        row = row if row in UPDATES else optimizer.row_of(given)
         yield from ((p, row) for p in group["params"])
 
 

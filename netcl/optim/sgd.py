@@ -28,10 +28,10 @@ class SGD(Optimizer):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov
-        )
+        settings = {"momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, lr=lr, **settings, nesterov=nesterov, maximize=maximize)
 
     def check(self, group: Group) -> None:
         """Momentum and dampening at least 0; Nesterov needs momentum and no dampening."""
@@ -68,5 +68,6 @@ class Momentum(SGD):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, momentum, 0.0, weight_decay, nesterov)
+        super().__init__(params, lr, momentum, 0.0, weight_decay, nesterov, maximize)
