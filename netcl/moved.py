@@ -57,7 +57,7 @@ MOVED = {  # below netcl
     "autograd.debug_tape": "autograd.debug",
     "nn.layers": "nn",
     "nn.resnet": "nn.models.resnet",
-    "optim.lr_scheduler": "optim.schedule",
+    "optim.schedule": "optim.lr_scheduler",
     "profiling.timing": "profiling.timer profiling.profile",
     "profiling.autotuner": "profiling.tune",
     "runtime.perf": "profiling.timer profiling.profile",

@@ -16,7 +16,7 @@ from netcl.core.dtypes import SUPPORTED, as_dtype
 from netcl.core.tensor import Tensor
 from netcl.ops.create.random import Generator
 from netcl.optim import SGD, Adam, AdamW, RMSprop
-from netcl.optim.schedule import CosineAnnealingLR
+from netcl.optim.lr_scheduler import CosineAnnealingLR
 
 
 def again(value, protocol=pickle.HIGHEST_PROTOCOL):
