@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 Number = int | float
 
@@ -32,6 +32,9 @@ class Recorder(Protocol):
 
     def only_while(self, fn: Callable[[], bool]) -> None:
         """Refuse replays once `fn` says False."""
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Give the recording up and raise CaptureError."""
 
 
 active: Recorder | None = None  # the recording being made, if any (set by netcl.runtime.capture)
@@ -103,6 +106,13 @@ def only_while(fn: Callable[[], bool]) -> None:
     found = recording()
     if found is not None:
         found.only_while(fn)
+
+
+def sized_by_data(op: str, instead: str) -> None:
+    """Refuse in a recording what has a result of a size that the data decide: replays have fixed sizes."""
+    found = recording()
+    if found is not None:
+        found.refuse(f"the size of the result of {op} depends on the data, and a replay's is fixed; {instead}")
 
 
 def fresh(draw: Callable[[], Number]) -> Cell:

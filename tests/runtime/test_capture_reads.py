@@ -4,6 +4,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
+import netcl.ops as ops
 from netcl.core.errors import CaptureError
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise as E
@@ -90,3 +91,25 @@ def test_raw_host_reads_are_refused_on_demand_and_maps_always(cl_queue):
         cap.begin()
         with pytest.raises(CaptureError, match="the host"):
             read()
+
+
+SIZED_BY_DATA = {
+    "masked_select": lambda x, mask, i: ops.masked_select(x, mask),
+    "nonzero": lambda x, mask, i: ops.nonzero(x),
+    "argwhere": lambda x, mask, i: ops.argwhere(x),
+    "bincount": lambda x, mask, i: ops.bincount(i),
+    "x[mask]": lambda x, mask, i: x[mask],
+}
+
+
+@pytest.mark.parametrize("name", SIZED_BY_DATA)
+def test_a_result_whose_size_depends_on_the_data_gives_the_recording_up(queue, name):
+    """NumPy could make it, and a replay would then show sizes that OpenCL refuses."""
+    given = [Tensor.from_host(queue, a) for a in (np.float32([0, 1, 2]), np.array([True, False, True]), np.arange(3))]
+    capture = KernelCapture()
+    capture.begin()
+    with pytest.raises(CaptureError, match=r"depends on the data, and a replay's is fixed; .*given up"):
+        SIZED_BY_DATA[name](*given)
+    with pytest.raises(CaptureError, match="given up"):
+        capture.end()
+    assert SIZED_BY_DATA[name](*given).size  # outside of a recording all is well

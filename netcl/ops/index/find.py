@@ -13,6 +13,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, INT64, DType
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
+from netcl.core.live import sized_by_data
 from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels.grid import is_wide, like, line_of
@@ -38,6 +39,7 @@ def argwhere(x: Tensor) -> Tensor:
 
 def _found(name: str, x: Tensor) -> Tensor:
     same_queue(name, x)
+    sized_by_data(name, "find positions outside of the step, or use where with the mask")
     mask = contiguous(x if x.dtype == BOOL else ne(x, 0))
     if x.backend == "cpu":
         return cpu.compute(_numpy_nonzero, mask)

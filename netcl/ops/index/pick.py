@@ -19,6 +19,7 @@ from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, as_dtype
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.layout import Shape
+from netcl.core.live import sized_by_data
 from netcl.core.protocols import Launch, Queue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.fusion.chain import Chain
@@ -214,6 +215,7 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 def select_marked(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The marked elements, and the running count of the mask (one axis, int32 or int64), which says where they went."""
     same_queue("masked_select", x, mask)
+    sized_by_data("masked_select", "use where or masked_fill with the mask, or select outside of the step")
     if mask.dtype != BOOL:
         raise DTypeError(f"masked_select: expected a bool mask, got {mask.dtype}; compare with something, or astype.")
     shape = layout.broadcast("masked_select", x.shape, mask.shape)

@@ -8,6 +8,7 @@ from typing import Any
 from netcl.core import layout
 from netcl.core.dtypes import BOOL, INT64
 from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.live import sized_by_data
 from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.create.factories import arange
 from netcl.ops.elementwise import assign, copy, eq, mul, where
@@ -84,6 +85,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     src = Tensor.ones(x.queue, x.shape, INT64) if weights is None else weights
     if x.size == 0:
         return Tensor.zeros(x.queue, (length,), src.dtype)
+    sized_by_data("bincount", "add ones up by index_add on a tensor of fixed length")
     length = max(length, int(reduce(x, "max").item()) + 1, 1)
     return added(Addition("bincount", (length,), 0, x.reshape(1, -1, 1), three(src, 0)))
 
