@@ -101,9 +101,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Packages and names that load on first use."""
+    """Packages and names that load on first use, and those of earlier versions (netcl.moved)."""
     if name not in LAZY:
-        raise AttributeError(f"module 'netcl' has no attribute {name!r}")
+        return moved.attribute("netcl", name)
     path, _, attribute = LAZY[name].partition(":")
     found = import_module(path)
     value = globals()[name] = getattr(found, attribute) if attribute else found

@@ -1,6 +1,7 @@
-"""Where modules of earlier versions are now: one table, so that imports by the old paths go on working.
+"""Where modules and names of earlier versions are now: a table of each, so that imports by old paths go on working.
 
-An old path stands in sys.modules as a module that imports the new one when something is asked of it.
+An old path stands in sys.modules as a module that imports the new one when something is asked of it. A module of today
+that is asked for an older name (`attribute`, its `__getattr__`) looks it up here, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MOVED = {  # below netcl
     "ops.fold": "fusion.fold",
     "ops.rows": "fusion.rows",
     "ops.multi": "fusion.many",
-    "ops.matmul": "ops.product.op",
+    "ops.matmul": "ops.product.op ops.older",
     "ops.linear_grad": "ops.product.linear_grad",
     "ops.conv": "ops.convolution.op",
     "ops.winograd": "ops.convolution.winograd",
@@ -49,19 +50,45 @@ MOVED = {  # below netcl
     "autograd.shapes": "autograd.jit.shapes",
     "autograd.primitive": "autograd.jit.primitive",
     "ops.matrix_units": "ops.nvidia",
+    "ops.fused_ops": "ops.older",
+    "ops.conv2d_planner": "ops.older ops.convolution.op",
     # paths of older pages, which never held code here; several homes are searched in order
     "core.capabilities": "core.device.profile",
     "core.kernel_selector": "kernels.tuning",
+    "runtime.graph_fusion": "autograd.compiler",
     "autograd.engine": "autograd.tape autograd.node autograd.op autograd.state autograd.debug",
     "autograd.graph": "autograd.jit.step",
     "autograd.debug_tape": "autograd.debug",
     "nn.layers": "nn",
     "nn.resnet": "nn.models.resnet",
     "optim.schedule": "optim.lr_scheduler",
+    "nn.simple": "nn.models.mlp",
     "profiling.timing": "profiling.timer profiling.profile",
     "profiling.autotuner": "profiling.tune",
     "runtime.perf": "profiling.timer profiling.profile",
     "utils.data": "data",
+}
+
+NAMES = {  # below netcl: an older name, the module where it is, and after a colon its name there if another
+    **dict.fromkeys(("bias_add", "build_matmul_kernel", "conv2d", "elementwise_binary"), "ops"),
+    **dict.fromkeys(("matmul", "reduce_sum", "relu", "softmax"), "ops"),
+    "KernelSpec": "kernels.tuning",
+    "ops.bias_add": "ops.older",
+    "ops.build_matmul_kernel": "ops.older",
+    "ops.clamp": "ops.older",
+    "ops.depthwise_conv2d": "ops.older",
+    "ops.elementwise_binary": "ops.older",
+    "ops.elementwise_optimized": "ops.older",
+    "ops.elementwise_unary": "ops.older",
+    "ops.matmul_optimized": "ops.older",
+    "ops.winograd_fused": "ops.older",
+    **{f"ops.MATMUL_{name}": "ops.older" for name in ("NAIVE", "REGISTER_TILED", "TILED", "VECTORIZED")},
+    **{f"ops.CONV2D_{name}": "ops.older" for name in ("IM2COL", "IMPLICIT_GEMM", "NAIVE", "TILED_LOCAL", "WINOGRAD")},
+    "core.kernels.primitives.KernelSpec": "kernels.tuning",
+    "core.kernels.primitives.WorkGroupTuner": "profiling.tune",
+    "runtime.cache.program_cache": "runtime.cache:cacher",
+    "runtime.cache.KernelHandle": "core.backend.opencl:Kernel",
+    "runtime.graph_fusion.fuse_graph": "autograd.compiler:jit_compile",
 }
 
 
@@ -80,7 +107,7 @@ class Moved(ModuleType):
             for home in self._homes():
                 if hasattr(home, name):
                     return getattr(home, name)
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return attribute(self.__name__, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
@@ -102,9 +129,12 @@ def install() -> None:
         sys.modules.setdefault(f"netcl.{old}", Moved(old, new))
 
 
-def module(path: str) -> ModuleType:
-    """The module of an old path, for a package's `__getattr__`. Raises AttributeError for other names."""
-    if path.removeprefix("netcl.") not in MOVED:
-        package, _, name = path.rpartition(".")
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return sys.modules[path]
+def attribute(module: str, name: str) -> Any:
+    """An older name of a module, or a module by its old path: for `__getattr__`. Raises AttributeError for others."""
+    path = f"{module}.{name}".removeprefix("netcl.")
+    if path in NAMES:
+        home, _, today = NAMES[path].partition(":")
+        return getattr(importlib.import_module(f"netcl.{home}"), today or name)
+    if path in MOVED:
+        return sys.modules[f"netcl.{path}"]
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -90,6 +90,7 @@ ELEMENTWISE = [
     C("trunc", np.trunc, domain=(0.1, 0.9)),
     C("relu", numpy_relu, domain=AWAY), C("relu", numpy_relu, domain=(-2, -0.3), attrs={}),
     C("leaky_relu", lambda a, slope: np.where(a < 0, slope * a, a), domain=(-2, -0.3), attrs={"slope": 0.2}),
+    C("prelu", lambda a, b: np.where(a < 0, b * a, a), AB, ((-2, -0.3), (-2, 2))),
     C("elu", elu, domain=(-2, -0.3), attrs={"alpha": 1.5}),
     C("selu", lambda a: 1.0507009873554805 * elu(a, 1.6732632423543772), domain=AWAY),
     C("sigmoid", sigmoid), C("log_sigmoid", special.log_expit), C("silu", lambda a: a * sigmoid(a), specials=False),

@@ -28,7 +28,7 @@ def text() -> str:
         found = getattr(nn, name)
         if inspect.ismodule(found):
             plain.append(f"from netcl.nn import {name} as {name}")
-        elif [*inspect.signature(found).parameters][:1] == ["queue"]:
+        elif inspect.isclass(found) and [*inspect.signature(found).parameters][:1] == ["queue"]:
             layers.append(layer(name, found))
         else:
             plain.append(f"from {found.__module__} import {name} as {name}")

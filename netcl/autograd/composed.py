@@ -18,6 +18,7 @@ from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.ops import promotion
 from netcl.ops.create.random import Generator
+from netcl.ops.elementwise import channels_of
 from netcl.ops.index.find import along, check_fill
 from netcl.ops.movement import as_widths, check_repeats, chunk_size, padding_of, tiling_of
 
@@ -37,6 +38,7 @@ __all__ = [
     "masked_fill",
     "pad",
     "pow",
+    "prelu",
     "repeat",
     "sort",
     "take_along_dim",
@@ -96,6 +98,15 @@ def gelu(a: Value, approximate: str = "none", **unknown: NoReturn) -> Node:
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu: expected approximate 'none' or 'tanh', got {approximate!r}.")
     return apply_one("gelu" if approximate == "none" else "gelu_tanh", a)
+
+
+def prelu(a: Value, weight: Operand, **unknown: NoReturn) -> Node:
+    """a where a >= 0, else weight * a. Shapes: a (N, C, ...), weight one number or (C,) along axis 1."""
+    if unknown:
+        raise unexpected("prelu", unknown, ("a", "weight"))
+    _shape_of("prelu", a)
+    shape = channels_of("prelu", a, weight)
+    return apply_one("prelu", a, apply_one("reshape", weight, shape=shape) if shape else weight)
 
 
 def dropout(x: Any, p: float = 0.5, training: bool = True, generator: Generator | None = None) -> Node:

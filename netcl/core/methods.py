@@ -354,6 +354,10 @@ class Methods:
         """a where a >= 0, else slope * a."""
         return self._operations["leaky_relu"](self, slope)
 
+    def prelu(self, weight: Any | float) -> Self:
+        """a where a >= 0, else weight * a. Shapes: a (N, C, ...), weight one number or (C,) along axis 1."""
+        return self._operations["prelu"](self, weight)
+
     def elu(self, alpha: float = 1.0) -> Self:
         """a where a > 0, else alpha * (exp(a) - 1)."""
         return self._operations["elu"](self, alpha)

@@ -23,6 +23,7 @@ from netcl.nn.activation import (
     Swish,
     Tanh,
 )
+from netcl.nn.config import build_sequential, fast_bn_cnn_config
 from netcl.nn.container import ModuleDict, ModuleList, Sequential
 from netcl.nn.conv import Conv2d
 from netcl.nn.dropout import Dropout
@@ -40,7 +41,17 @@ from netcl.nn.loss import (
     NLLLoss,
     SmoothL1Loss,
 )
-from netcl.nn.models import MLP, BasicBlock, Bottleneck, ResNet, ResNet18, ResNet50
+from netcl.nn.models import (
+    MLP,
+    BasicBlock,
+    Bottleneck,
+    ResNet,
+    ResNet18,
+    ResNet34,
+    ResNet50,
+    ResNet101,
+    ResNet152,
+)
 from netcl.nn.module import Module
 from netcl.nn.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from netcl.nn.parameter import Parameter
@@ -51,7 +62,8 @@ __all__ = [
     "BatchNorm1d", "BatchNorm2d", "Bottleneck", "Conv2d", "CrossEntropyLoss", "Dropout", "Embedding", "Flatten",
     "GroupNorm", "Hardsigmoid", "Hardswish", "Hardtanh", "HingeLoss", "HuberLoss", "Identity", "KLDivLoss", "L1Loss",
     "LayerNorm", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool2d", "Mish", "Module",
-    "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "RMSNorm", "ReLU", "ResNet", "ResNet18", "ResNet50",
+    "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "RMSNorm", "ReLU", "ResNet", "ResNet18", "ResNet34", "ResNet50",
+    "ResNet101", "ResNet152",
     "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "SwiGLU", "Swish", "Tanh",
-    "functional", "init",
+    "build_sequential", "fast_bn_cnn_config", "functional", "init",
 ]  # fmt: skip

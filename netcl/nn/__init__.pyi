@@ -31,6 +31,8 @@ from netcl.nn.activation import Softsign as Softsign
 from netcl.nn.activation import SwiGLU as SwiGLU
 from netcl.nn.activation import Swish as Swish
 from netcl.nn.activation import Tanh as Tanh
+from netcl.nn.config import build_sequential as build_sequential
+from netcl.nn.config import fast_bn_cnn_config as fast_bn_cnn_config
 from netcl.nn.container import ModuleDict as ModuleDict
 from netcl.nn.container import ModuleList as ModuleList
 from netcl.nn.container import Sequential as Sequential
@@ -93,7 +95,10 @@ __all__ = [
     "RMSNorm",
     "ReLU",
     "ResNet",
+    "ResNet101",
+    "ResNet152",
     "ResNet18",
+    "ResNet34",
     "ResNet50",
     "SELU",
     "Sequential",
@@ -106,6 +111,8 @@ __all__ = [
     "SwiGLU",
     "Swish",
     "Tanh",
+    "build_sequential",
+    "fast_bn_cnn_config",
     "functional",
     "init",
 ]
@@ -182,7 +189,25 @@ class ResNet(_resnet.ResNet):
     @overload
     def __init__(self, block: type[BasicBlock] = ..., counts: tuple[int, ...] = ..., num_classes: int = ..., in_channels: int = ..., *, device: Any = ...) -> None: ...
 
+class ResNet101(_resnet.ResNet101):
+    @overload
+    def __init__(self, queue: Any, num_classes: int = ..., in_channels: int = ...) -> None: ...
+    @overload
+    def __init__(self, num_classes: int = ..., in_channels: int = ..., *, device: Any = ...) -> None: ...
+
+class ResNet152(_resnet.ResNet152):
+    @overload
+    def __init__(self, queue: Any, num_classes: int = ..., in_channels: int = ...) -> None: ...
+    @overload
+    def __init__(self, num_classes: int = ..., in_channels: int = ..., *, device: Any = ...) -> None: ...
+
 class ResNet18(_resnet.ResNet18):
+    @overload
+    def __init__(self, queue: Any, num_classes: int = ..., in_channels: int = ...) -> None: ...
+    @overload
+    def __init__(self, num_classes: int = ..., in_channels: int = ..., *, device: Any = ...) -> None: ...
+
+class ResNet34(_resnet.ResNet34):
     @overload
     def __init__(self, queue: Any, num_classes: int = ..., in_channels: int = ...) -> None: ...
     @overload

@@ -5,7 +5,8 @@ from typing import Any
 from netcl.core.tensor import OPERATIONS
 from netcl.kernels.explain import explain
 from netcl.kernels.route import force
-from netcl.moved import module as moved_module
+from netcl.moved import attribute
+from netcl.ops import later
 from netcl.ops.create.factories import arange, eye, linspace, meshgrid, tril, triu
 from netcl.ops.create.fill import fill
 from netcl.ops.create.random import Generator, bernoulli, dropout, normal, permutation, randint, seed, uniform
@@ -62,6 +63,7 @@ from netcl.ops.elementwise import (
     ne,
     neg,
     pow,
+    prelu,
     reciprocal,
     relu,
     remainder,
@@ -84,7 +86,7 @@ from netcl.ops.elementwise import (
     trunc,
     where,
 )
-from netcl.ops.guard import guard
+from netcl.ops.guard import guard, guarded
 from netcl.ops.index import advanced as _advanced  # noqa: F401  (indexing of tensors by arrays)
 from netcl.ops.index import records as _index  # noqa: F401  (declares records, as the next does)
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
@@ -109,11 +111,27 @@ from netcl.ops.normalization.softmax import log_softmax
 from netcl.ops.product import records as _product  # noqa: F401
 from netcl.ops.product.op import gemm, linear, matmul
 from netcl.ops.record import methods
-from netcl.ops.reduction import all, any, argmax, argmin, logsumexp, max, mean, min, prod, reduce, std, sum, var
+from netcl.ops.reduction import (
+    all,
+    any,
+    argmax,
+    argmin,
+    logsumexp,
+    max,
+    mean,
+    min,
+    norm,
+    prod,
+    reduce,
+    reduce_mean,
+    reduce_sum,
+    std,
+    sum,
+    var,
+)
 
 OPERATIONS.update(methods(), contiguous=contiguous, copy=copy, cast=cast, assign=assign, fill=fill)
 
-# softmax, cross_entropy, norm and random share their name with a module, which keeps it.
 __all__ = [
     "Generator",
     "abs",
@@ -211,15 +229,19 @@ __all__ = [
     "neg",
     "nll_loss",
     "nonzero",
+    "norm",
     "normal",
     "one_hot",
     "pad",
     "permutation",
     "pow",
+    "prelu",
     "prod",
     "randint",
     "reciprocal",
     "reduce",
+    "reduce_mean",
+    "reduce_sum",
     "relu",
     "remainder",
     "repeat",
@@ -264,5 +286,12 @@ guard(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:
-    """Modules by their old paths (netcl.moved)."""
-    return moved_module(f"netcl.ops.{name}")
+    """Functions that load at first use (netcl.ops.later), older names and old paths of modules (netcl.moved)."""
+    if name not in later.LATER:
+        return attribute("netcl.ops", name)
+    value = globals()[name] = guarded(name, later.load(name))
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *later.LATER})

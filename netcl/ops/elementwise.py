@@ -26,7 +26,7 @@ from netcl.core.dtypes import (
     is_float,
     on_device,
 )
-from netcl.core.errors import DTypeError, meant, unexpected
+from netcl.core.errors import DTypeError, ShapeError, meant, unexpected
 from netcl.core.kernels import dialect
 from netcl.core.kernels.dialect import of_formulas
 from netcl.core.kernels.primitives import TABLE, Primitive
@@ -390,6 +390,23 @@ def leaky_relu(a: Tensor, slope: float = 0.01, **unknown: Any) -> Tensor:
     if unknown:
         raise unexpected("leaky_relu", unknown, ("a", "slope"))
     return apply("leaky_relu", a, slope=slope)
+
+
+def prelu(a: Tensor, weight: Tensor | Scalar, **unknown: Any) -> Tensor:
+    """a where a >= 0, else weight * a. Shapes: a (N, C, ...), weight one number or (C,) along axis 1."""
+    if unknown:
+        raise unexpected("prelu", unknown, ("a", "weight"))
+    shape = channels_of("prelu", a, weight)
+    return apply("prelu", a, weight.reshape(shape) if isinstance(weight, Tensor) and shape else weight)
+
+
+def channels_of(where: str, a: Any, weight: Any) -> tuple[int, ...]:
+    """The shape in which weights (C,) meet axis 1 of `a`; () where they broadcast as they are."""
+    if getattr(weight, "ndim", 0) != 1 or weight.size == 1 or a.ndim < 2:
+        return ()
+    if weight.shape[0] != a.shape[1]:
+        raise ShapeError(f"{where}: expected one weight or {a.shape[1]} for {a.shape}, got {weight.shape}.")
+    return (weight.shape[0], *(1,) * (a.ndim - 2))
 
 
 def elu(a: Tensor, alpha: float = 1.0, **unknown: Any) -> Tensor:

@@ -229,6 +229,9 @@ def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return run_fold(Fold(IDENTITY, "sum", axis, keepdims, (x.dtype,), "mean"), (x,), divisor=n)[0]
 
 
+reduce_sum, reduce_mean = sum, mean
+
+
 def var(x: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Tensor:
     """sum((x - mean)^2) / (n - correction) over `axis`, by two passes; NaN over no elements."""
     return _spread(x, axis, keepdims, correction, "mean")

@@ -3,7 +3,7 @@
 from netcl.profiling.kernels import KernelProfiler
 from netcl.profiling.memory import MemoryTimeline
 from netcl.profiling.peak import Peaks, peaks
-from netcl.profiling.profile import ProfileContext, region
+from netcl.profiling.profile import ProfileContext, region, timing_region
 from netcl.profiling.timer import EventTimer, Timer, timing
 from netcl.profiling.totals import KernelStats
 from netcl.profiling.tune import AutoTuner, Autotuner, AutotuneResult, WorkGroupTuner, autotune
@@ -24,4 +24,5 @@ __all__ = [
     "peaks",
     "region",
     "timing",
+    "timing_region",
 ]

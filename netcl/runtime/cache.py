@@ -37,6 +37,7 @@ from netcl.core.driver import pocl_folder
 from netcl.core.errors import BuildError, DeviceError
 from netcl.core.paths import cache_dir as default_cache_dir
 from netcl.core.paths import distrust, own_temporary, read_regular
+from netcl.moved import attribute
 
 if TYPE_CHECKING:
     from netcl.core.backend.opencl import Kernel
@@ -413,3 +414,7 @@ def _make_kernel(queue: Any, source: str, name: str, options: tuple[str, ...], e
     kernel = Kernel(program, name, Signature(kernels[name]))
     own: dict[Any, Kernel] = vars(queue).setdefault("netcl_kernels", {})
     return own.setdefault((source, name, options), kernel)
+
+
+def __getattr__(name: str) -> Any:
+    return attribute(__name__, name)

@@ -68,6 +68,33 @@ class Scheduler:
         return events
 
 
+class Stream:
+    """Callables and events by priority: the largest first, equal ones in order of submission."""
+
+    def __init__(self) -> None:
+        self._ops: list[tuple[float, Any]] = []
+        self._before: list[Any] = []
+
+    def submit(self, op: Callable[[], Any] | Any, priority: float = 0) -> None:
+        """Add a callable or an event."""
+        self._ops.append((priority, op))
+
+    def wait_for(self, other: Any) -> None:
+        """Have the next `run` wait for an event first, or run and wait for another stream."""
+        self._before.append(other)
+
+    def run(self, wait: bool = True) -> list[Any]:
+        """Run everything and forget it; the events, in the order of running. Raises what an op raised."""
+        before, self._before = self._before, []
+        for other in before:
+            other.run() if isinstance(other, Stream) else other.wait()
+        ops, self._ops = sorted(self._ops, key=lambda entry: -entry[0]), []
+        scheduler, plan = Scheduler(), ExecutionPlan(description="stream")
+        for _, op in ops:
+            scheduler.submit(op, plan)
+        return scheduler.run(wait)
+
+
 def _title(plan: ExecutionPlan) -> str:
     return f"plan {plan.description!r}" if plan.description else "a plan without description"
 

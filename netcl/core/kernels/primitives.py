@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from netcl.core.kernels import dialect
+from netcl.moved import attribute
 
 # kinds of result: promoted inputs; at least half; true or false; promoted inputs, which must be integers or bools
 SAME, FLOAT, BOOL, INTEGER = "same", "float", "bool", "integer"
@@ -161,6 +163,7 @@ ROWS = (
     # activations
     P("relu", "where(a < 0, 0, a)", ("where(y > 0, g, 0 * y)",), methods=("relu",), onnx="Relu"),
     P("leaky_relu", "where(a < 0, slope * a, a)", ("where(a < 0, slope * g, g)",), ("slope",), onnx="LeakyRelu"),
+    P("prelu", "where(a < 0, b * a, a)", ("where(a < 0, g * b, g)", "where(a < 0, g * a, 0)")),
     P("elu", "where(a > 0, a, alpha * expm1(a))", ("where(a > 0, g, g * alpha * exp(a))",), ("alpha",), FLOAT,
       onnx="Elu"),
     P("selu", "1.0507009873554805 * where(a > 0, a, 1.6732632423543772 * expm1(a))",
@@ -201,3 +204,7 @@ for _row in ROWS:
     dialect.define(_row)
 
 PRIMITIVE_PREAMBLE = dialect.preamble(None, "float", 1)
+
+
+def __getattr__(name: str) -> Any:
+    return attribute(__name__, name)

@@ -1,6 +1,6 @@
 """Complete models."""
 
 from netcl.nn.models.mlp import MLP
-from netcl.nn.models.resnet import BasicBlock, Bottleneck, ResNet, ResNet18, ResNet50
+from netcl.nn.models.resnet import BasicBlock, Bottleneck, ResNet, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152
 
-__all__ = ["MLP", "BasicBlock", "Bottleneck", "ResNet", "ResNet18", "ResNet50"]
+__all__ = ["MLP", "BasicBlock", "Bottleneck", "ResNet", "ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152"]

@@ -103,8 +103,29 @@ class ResNet18(ResNet):
         super().__init__(queue, BasicBlock, (2, 2, 2, 2), num_classes, in_channels)
 
 
+class ResNet34(ResNet):
+    """ResNet with 3, 4, 6 and 3 basic blocks: 21.8 million parameters for 1000 classes."""
+
+    def __init__(self, queue: Any, num_classes: int = 1000, in_channels: int = 3) -> None:
+        super().__init__(queue, BasicBlock, (3, 4, 6, 3), num_classes, in_channels)
+
+
 class ResNet50(ResNet):
     """ResNet with 3, 4, 6 and 3 bottlenecks: 25.6 million parameters for 1000 classes."""
 
     def __init__(self, queue: Any, num_classes: int = 1000, in_channels: int = 3) -> None:
         super().__init__(queue, Bottleneck, (3, 4, 6, 3), num_classes, in_channels)
+
+
+class ResNet101(ResNet):
+    """ResNet with 3, 4, 23 and 3 bottlenecks: 44.5 million parameters for 1000 classes."""
+
+    def __init__(self, queue: Any, num_classes: int = 1000, in_channels: int = 3) -> None:
+        super().__init__(queue, Bottleneck, (3, 4, 23, 3), num_classes, in_channels)
+
+
+class ResNet152(ResNet):
+    """ResNet with 3, 8, 36 and 3 bottlenecks: 60.2 million parameters for 1000 classes."""
+
+    def __init__(self, queue: Any, num_classes: int = 1000, in_channels: int = 3) -> None:
+        super().__init__(queue, Bottleneck, (3, 8, 36, 3), num_classes, in_channels)

@@ -1,5 +1,5 @@
 """Recording launches once and replaying them without Python in between."""
 
-from netcl.runtime.capture.capture import KernelCapture, capture_disabled, get_capture
+from netcl.runtime.capture.capture import KernelCapture, capture_disabled, capture_graph, get_capture
 
-__all__ = ["KernelCapture", "capture_disabled", "get_capture"]
+__all__ = ["KernelCapture", "capture_disabled", "capture_graph", "get_capture"]

@@ -373,3 +373,11 @@ def get_capture() -> KernelCapture:
         if _shared is None:
             _shared = KernelCapture()
         return _shared
+
+
+def capture_graph(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> KernelCapture:
+    """Run fn(*args) once and record it; `replay()` of what comes back does it again on the same memory."""
+    capture = KernelCapture()
+    with capture:
+        fn(*args, **kwargs)
+    return capture
