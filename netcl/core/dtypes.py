@@ -60,11 +60,13 @@ def _choices() -> str:
     return ", ".join(str(t) for t in SUPPORTED)
 
 
+@cache
 def is_float(dtype: DType) -> bool:
     """Whether `dtype` is a floating type."""
     return dtype.kind == "f" or dtype == BFLOAT16
 
 
+@cache
 def compute_dtype(dtype: DType) -> DType:
     """The type arithmetic runs in: half and bfloat compute as float, bool as uint8 (0 and 1), all else as itself."""
     return FLOAT32 if dtype in NARROW else UINT8 if dtype == BOOL else dtype

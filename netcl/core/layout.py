@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -18,10 +19,7 @@ Shape = tuple[int, ...]
 @lru_cache(maxsize=4096)
 def size_of(shape: Shape) -> int:
     """Number of elements of `shape`."""
-    size = 1
-    for n in shape:
-        size *= n
-    return size
+    return math.prod(shape)
 
 
 @lru_cache(maxsize=4096)
@@ -32,6 +30,16 @@ def contiguous_strides(shape: Shape) -> Shape:
         strides.append(step)
         step *= max(n, 1)
     return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=4096)
+def extent(shape: Shape) -> tuple[int, Shape]:
+    """`size_of` and `contiguous_strides` of `shape`, for memory that is to hold it."""
+    strides, size, step = [], 1, 1
+    for n in reversed(shape):
+        strides.append(step)
+        size, step = size * n, step * (n or 1)
+    return size, tuple(reversed(strides))
 
 
 @lru_cache(maxsize=4096)

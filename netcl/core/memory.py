@@ -459,8 +459,7 @@ get_pinned_pool = pinned_pool_of
 
 def empty_buffer(queue: Queue, nbytes: int) -> Buffer:
     """A block for `queue`: pooled device memory, or a byte array on the NumPy backend."""
-    pool = state_of(queue).pool
-    return (pool or pool_of(queue)).buffer(nbytes)
+    return (state_of(queue).pool or pool_of(queue)).buffer(nbytes)
 
 
 def get_persistent_pool(queue: Queue) -> PersistentBufferPool:

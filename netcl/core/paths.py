@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from netcl.core import settings
@@ -35,21 +36,17 @@ def cache_dir() -> Path | None:
         return None
 
 
-def distrust(folder: str | os.PathLike[str]) -> str:
-    """Why programs in `folder` may be somebody else's; "" where only this user can have put them there.
+def distrust(place: str | os.PathLike[str] | int, kind: Callable[[int], bool] = stat.S_ISDIR) -> str:
+    """Why programs in a folder may be somebody else's; "" where only this user can have put them there.
 
-    Programs run as whoever loads them, so the folder has to be the user's and closed to others. What is no folder, or
-    does not exist yet, holds none.
+    Programs run as whoever loads them, so the folder has to be the user's and closed to others. What is not of the
+    `kind`, a folder, or does not exist yet, holds none. An open file goes by its number.
     """
     try:
-        found = os.stat(folder)
+        found = os.stat(place)
     except OSError:
         return ""
-    return _foreign(found) if stat.S_ISDIR(found.st_mode) else ""
-
-
-def _foreign(found: os.stat_result) -> str:
-    if "pwd" not in globals():
+    if "pwd" not in globals() or not kind(found.st_mode):
         return ""
     if found.st_uid != os.geteuid():
         return f"belongs to user {found.st_uid}"
@@ -89,7 +86,7 @@ def read_regular(path: Path, most: int) -> bytes | None:
         return b"" if error.errno == errno.ELOOP else None
     try:
         found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most or _foreign(found):
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most or distrust(handle, stat.S_ISREG):
             os.close(handle)
             return b""
         with os.fdopen(handle, "rb") as file:

@@ -16,7 +16,7 @@ from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, c
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.feel import INDEXING, Feel, is_basic
 from netcl.core.layout import Shape, as_int
-from netcl.core.memory import empty_buffer
+from netcl.core.memory import pool_of
 from netcl.core.methods import Methods
 from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue, state_of
@@ -362,13 +362,13 @@ def _restored(array: np.ndarray, dtype: str, place: Place) -> Tensor:
 
 def _allocate(queue: Queue, shape: Shape, dtype: DType) -> Tensor:
     """An uninitialised tensor; arguments are trusted."""
-    size = layout.size_of(shape)
-    buffer = (
-        host_memory.empty("Tensor", size, dtype)
-        if isinstance(queue, CPUQueue)
-        else empty_buffer(queue, size * dtype.itemsize)
-    )
-    return Tensor(buffer, shape, layout.contiguous_strides(shape), 0, dtype, queue)
+    size, strides = layout.extent(shape)
+    if isinstance(queue, CPUQueue):
+        buffer = host_memory.empty("Tensor", size, dtype)
+    else:
+        state = getattr(queue, "netcl_state", None) or state_of(queue)
+        buffer = (state.pool or pool_of(queue)).buffer(size * dtype.itemsize)
+    return Tensor(buffer, shape, strides, 0, dtype, queue)
 
 
 allocate = _allocate  # the ops' own door: shape and dtype already checked

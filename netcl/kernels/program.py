@@ -19,17 +19,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from netcl.core import layout, process
 from netcl.core.backend import native, opencl
 from netcl.core.dtypes import DType
 from netcl.core.layout import Shape
 from netcl.core.memory import pool_of
+from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor
 from netcl.runtime.cache import get_kernel
 
-Launch = Callable[..., Any]  # of the arguments that are not bound, by name; returns the new tensors
 New = Mapping[str, tuple[Shape, DType]]
 # The launch is `launch`; `_slow` does the same by pyopencl, where launches are watched, or numbers exceed their type.
 # Names of its own begin with _, for the others are those of a kernel's arguments.
@@ -56,31 +56,30 @@ def make(_opencl, _process, _kernel, _grid, _group, _pool, _queue, _enqueue, _pa
 """
 
 
-class Program:
-    """A built kernel on a queue that knows the names and types of its arguments."""
+class Program(NamedTuple):
+    """A built kernel on a queue, whose arguments go by name."""
 
-    __slots__ = ("kernel", "queue", "signature")
-
-    def __init__(self, queue: Any, kernel: opencl.Kernel) -> None:
-        self.queue, self.kernel, self.signature = queue, kernel, kernel.signature
+    queue: Any
+    kernel: opencl.Kernel
 
     def record(self, argument: str, **fields: Any) -> bytes:
         """The bytes of a record argument from its fields."""
-        return self.signature.records[argument].pack(**fields)
+        return self.kernel.signature.records[argument].pack(**fields)
 
     def bind(
         self, grid: tuple[int, ...], group: tuple[int, ...] | None, new: New | None = None, /, **known: Any
-    ) -> Launch:
+    ) -> Launch[Any]:
         """A launch of `grid` work-items in groups of `group` that takes, by name, what is neither new nor in `known`.
 
         Args: new: shape and dtype of the tensors that every launch makes and returns: one, or a tuple of several.
             known: numbers, records (bytes, or a dict of fields), tensors and memory that stay as they are.
         """
-        names, records, new = self.signature.names, self.signature.records, new or {}
+        signature, new = self.kernel.signature, new or {}
+        kernel, queue, sender, names = self.kernel, self.queue, self.kernel.sender, signature.names
         unknown = {*known, *new} - set(names)
         if unknown:
-            raise TypeError(f"{self.kernel.name}: expected arguments among {names}, got {sorted(unknown)}.")
-        free, values = [], []  # parameters of the launch; per argument what it reads as Python, or what is known
+            raise TypeError(f"{kernel.name}: expected arguments among {names}, got {sorted(unknown)}.")
+        free, values = [], list[Any]()  # parameters of the launch; per argument what it reads as Python, or is known
         for name in names:
             owner = name[1:] if name[0] == "o" and name[1:] in names else ""  # whose first element it is
             given = known.get(name, known.get(owner))
@@ -89,32 +88,29 @@ class Program:
             elif owner:
                 values.append(0 if owner in new else f"{owner}.offset" if given is None else given.offset)
             elif given is not None:
-                pack = isinstance(given, Mapping)
-                values.append(records[name].pack(**given) if pack else given.buffer if f"o{name}" in names else given)
+                record = isinstance(given, Mapping)
+                values.append(
+                    signature.records[name].pack(**given) if record else given.buffer if f"o{name}" in names else given
+                )
             else:
                 values.append(f"{name}.buffer" if name in new or f"o{name}" in names else name)
                 free += [] if name in new else [name]
-        return self._launch(grid, group, ", ".join(free), values, new)
-
-    def _launch(self, grid: Any, group: Any, free: str, values: list[Any], new: New) -> Launch:
-        """The function behind `bind`: `values` are Python text for what a launch reads, else what is known."""
-        kernel, queue, sender = self.kernel, self.queue, self.kernel.sender
-        known = {f"_k{i}": value for i, value in enumerate(values) if not isinstance(value, str)}
+        fixed = {f"_k{i}": value for i, value in enumerate(values) if not isinstance(value, str)}
         arguments = ", ".join([v if isinstance(v, str) else f"_k{i}" for i, v in enumerate(values)])
         pack, packed = None, ""
         if sender is not None:
             head = native.geometry(grid, group) + struct.pack("=QQ", sender.address, queue.int_ptr)
             pack, packed, runs = _packing(head, sender.layout, kernel.types, values)
-            known |= runs
+            fixed |= runs
         makes = [f"{y} = Tensor(_pool.buffer(_n{k}), _s{k}, _t{k}, 0, _d{k}, _queue)" for k, y in enumerate(new)]
         facts = ", ".join([f"(_n{k}, _s{k}, _t{k}, _d{k})" for k in range(len(new))])
         text = _TEXT.format(
-            known=f"[{', '.join(known)}]", sizes=f"[{facts}]", free=free, new="; ".join(makes) or "pass",
+            known=f"[{', '.join(fixed)}]", sizes=f"[{facts}]", free=", ".join(free), new="; ".join(makes) or "pass",
             arguments=arguments, packed=packed, results=", ".join(new) or "None",
         )  # fmt: skip
         sizes = [(layout.size_of(s) * t.itemsize, s, layout.contiguous_strides(s), t) for s, t in new.values()]
         pool, enqueue = pool_of(queue) if new else None, sender and sender.launch
-        return _made(text)(opencl, process, kernel, grid, group, pool, queue, enqueue, pack, known.values(), sizes)
+        return _made(text)(opencl, process, kernel, grid, group, pool, queue, enqueue, pack, fixed.values(), sizes)
 
 
 def program(queue: Any, source: str, name: str, options: tuple[str, ...] = (), edit: Any = None) -> Program:
@@ -150,9 +146,9 @@ def _packing(
 
 
 @cache
-def _made(text: str) -> Callable[..., Launch]:
+def _made(text: str) -> Callable[..., Launch[Any]]:
     """`make` of a text of _TEXT's form."""
     space: dict[str, Any] = {"StructError": struct.error, "Tensor": Tensor}
     exec(text, space)
-    make: Callable[..., Launch] = space["make"]
+    make: Callable[..., Launch[Any]] = space["make"]
     return make

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from netcl.core.errors import NetclError, RouteError, meant
@@ -23,6 +24,7 @@ FIRST = 0.0  # cost of a route that was measured to be the fastest wherever it s
 LAST = math.inf  # of one that serves and is taken only where it is forced
 HOST = "host"  # the route of every op on the NumPy backend
 
+COST = attrgetter("cost")
 ROUTES: dict[str, tuple[str, ...]] = {}  # the routes of each op, of all kinds of devices
 ALIASES = {  # names of earlier documentation
     "matmul_naive": "naive",
@@ -89,7 +91,7 @@ def ranked(op: str, routes: Iterable[Route]) -> list[Route]:
     wanted = _forced.get(op)
     if wanted is not None:
         return [r for r in routes if r.name == wanted and r.plan is not None]
-    return sorted((r for r in routes if r.plan is not None and r.cost < LAST), key=lambda r: r.cost)
+    return sorted((r for r in routes if r.plan is not None and r.cost < LAST), key=COST)
 
 
 def choose(op: str, routes: Sequence[Route]) -> Any:

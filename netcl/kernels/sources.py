@@ -11,17 +11,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-
-@cache
-def _folders() -> dict[str, Path]:
-    """Where each OpenCL C file of the package lies, by its name, which no two files share."""
-    return {path.name: path for path in Path(__file__).parents[1].rglob("*.cl")}
+_places: dict[str, Path] = {}  # where each OpenCL C file of the package lies, by its name, which no two files share
+_read: dict[str, str] = {}
 
 
-@cache
+def texts(*files: str) -> list[str]:
+    """OpenCL C files of the package as they are."""
+    if not _places:
+        _places.update({path.name: path for path in Path(__file__).parents[1].rglob("*.cl")})
+    _read.update({f: _places[f].read_text(encoding="utf-8") for f in files if f not in _read})
+    return [_read[f] for f in files]
+
+
 def text(file: str) -> str:
-    """An OpenCL C file of the package as it is."""
-    return _folders()[file].read_text(encoding="utf-8")
+    """One of them."""
+    return texts(file)[0]
 
 
 NARROW = {"half": "HALF", "bfloat": "BFLOAT"}  # types stored in 16 bits, and what names their loads and stores
@@ -29,7 +33,7 @@ NARROW = {"half": "HALF", "bfloat": "BFLOAT"}  # types stored in 16 bits, and wh
 
 def storage(names: Iterable[Any]) -> str:
     """The files that load and store those of the types `names` that are narrow."""
-    return "".join(text(f"{name}.cl") for name in NARROW if name in names)
+    return "".join(texts(*[f"{name}.cl" for name in NARROW if name in names]))
 
 
 @cache
@@ -45,4 +49,6 @@ def load(*files: str, preamble: str = "", **defines: int | float | str) -> str:
         if defines.get(name) in NARROW:
             lines.append(f"#define {prefix}NARROW {NARROW[defines[name]]}\n")  # type: ignore[index]  # a text, as it is found there
     lines += ["#define HAVE_T 1\n", preamble] if preamble else []
-    return storage(tuple(defines.values())) + "".join(lines) + "".join(text(file) for file in ("common.cl", *files))
+    narrow = [f"{name}.cl" for name in NARROW if name in defines.values()]
+    found = texts(*narrow, "common.cl", *files)
+    return "".join([*found[: len(narrow)], *lines, *found[len(narrow) :]])

@@ -9,6 +9,7 @@ the product has tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from netcl.core.device.profile import DeviceProfile
@@ -23,6 +24,9 @@ UNMEASURED = 50  # RATE of a config that names none
 DEPTH = 4  # least number of steps of k in a split
 
 
+COST = attrgetter("cost")
+
+
 class Tiling(NamedTuple):
     """A tile (the config of `kernel` in the tuning table) and into how many parts k is divided."""
 
@@ -30,6 +34,7 @@ class Tiling(NamedTuple):
     kernel: str
     config: dict[str, int]
     splits: int
+    depth: int  # of k in a part
 
 
 def cut(
@@ -47,58 +52,46 @@ def cut(
     units = max(profile.compute_units, 1)
     before = LAUNCH + extra / (TRAFFIC * units) if extra else 0.0
     found: list[Tiling] = []
-    for kernel in kernels:
-        config = tuning.parameters(kernel, profile)
+    for kernel, config in zip(kernels, tuning.configs(kernels, profile), strict=True):
+        step = config["BK"] * config.get("SL", 1)  # of k in a group, of every slice that the group is cut into
         tiles = -(-m // config["BM"]) * -(-n // config["BN"]) * count
-        best = min(
-            _splits(tiles, k, config, units, most), key=lambda s: _cost(tiles, s, m * n * count, k, config, units)
-        )
-        found.append(Tiling(before + _cost(tiles, best, m * n * count, k, config, units), kernel, config, best))
-    return sorted(found, key=lambda t: t.cost)
+        limit = max(1, min(most, k // (DEPTH * step), -(-2 * units // tiles)))
+        splits = [s for s in {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, max(units // tiles, 1)} if s <= limit]
+        depths = [-(-k // (s * step)) * step for s in splits]
+        work = _cycles(config, units, [(tiles * s, depth) for s, depth in zip(splits, depths)])
+        sums = [LAUNCH + 4.0 * m * n * count * (2 * s + 1) / (TRAFFIC * units) if s > 1 else 0.0 for s in splits]
+        costs = [w + again for w, again in zip(work, sums)]
+        best = costs.index(min(costs))
+        found.append(Tiling(before + costs[best], kernel, config, splits[best], depths[best]))
+    return sorted(found, key=COST)
 
 
 def cut_together(kernels: Sequence[str], profile: DeviceProfile, sizes: Sequence[tuple[int, int, int]]) -> Tiling:
     """The best tiling for products of `sizes` (m, n, k) in one launch, with one size of tiles and k whole."""
     units = max(profile.compute_units, 1)
     found: list[Tiling] = []
-    for kernel in kernels:
-        config = tuning.parameters(kernel, profile)
+    for kernel, config in zip(kernels, tuning.configs(kernels, profile), strict=True):
+        step = config["BK"] * config.get("SL", 1)
         groups = [-(-m // config["BM"]) * -(-n // config["BN"]) for m, n, _ in sizes]
-        each = [_tile(k, 1, config) for _, _, k in sizes]
-        mean = sum(g * e for g, e in zip(groups, each, strict=True)) / sum(groups)
-        work = max(_rounds(sum(groups), config, units) * mean, _rounds(1, config, units) * max(each))
-        found.append(Tiling(work + config.get("START", 0) + FILL, kernel, config, 1))
-    return min(found, key=lambda t: t.cost)
+        depths = [-(-k // step) * step for _, _, k in sizes]
+        mean = sum(g * depth for g, depth in zip(groups, depths, strict=True)) / sum(groups)
+        work = max(_cycles(config, units, [(sum(groups), mean), (1, max(depths))]))
+        found.append(Tiling(work, kernel, config, 1, max(depths)))
+    return min(found, key=COST)
 
 
-def _splits(tiles: int, k: int, config: dict[str, int], units: int, limit: int) -> list[int]:
-    most = min(limit, k // (DEPTH * _step(config)), -(-2 * units // tiles))
-    return [s for s in {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, max(units // tiles, 1)} if s <= max(most, 1)]
-
-
-def _step(config: dict[str, int]) -> int:
-    """What a group's share of k is a multiple of: the depth of a step, of every slice that the group is cut into."""
-    return config["BK"] * config.get("SL", 1)
-
-
-def _cost(tiles: int, splits: int, size: int, k: int, config: dict[str, int], units: int) -> float:
-    work = _rounds(tiles * splits, config, units) * _tile(k, splits, config) + config.get("START", 0) + FILL
-    again = LAUNCH + 4.0 * size * (2 * splits + 1) / (TRAFFIC * units) if splits > 1 else 0.0
-    return work + again
-
-
-def _rounds(groups: int, config: dict[str, int], units: int) -> float:
-    """Tiles that a unit computes one after the other."""
+def _cycles(config: dict[str, int], units: int, jobs: Sequence[tuple[int, float]]) -> list[float]:
+    """What each job of (tiles, depth of k in a tile) takes: rounds of tiles that a unit computes one after the other,
+    and what a tile takes it."""
     together = config.get("GROUPS", 1)  # groups that share a unit
-    rounds = -(-groups // units)
-    return max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together
-
-
-def _tile(k: int, splits: int, config: dict[str, int]) -> float:
-    """What a tile takes a unit."""
-    return config["BM"] * config["BN"] * depth_of(k, splits, _step(config)) / config.get(
-        "RATE", UNMEASURED
-    ) + config.get("EACH", 0)
+    size, rate, each = config["BM"] * config["BN"], config.get("RATE", UNMEASURED), config.get("EACH", 0)
+    start = config.get("START", 0)
+    found = []
+    for tiles, depth in jobs:
+        rounds: float = -(-tiles // units)
+        rounds = max(rounds, min(together, ALONE)) if rounds < together else -(-rounds // together) * together
+        found.append(rounds * (size * depth / rate + each) + start + FILL)
+    return found
 
 
 def depth_of(k: int, splits: int, step: int) -> int:

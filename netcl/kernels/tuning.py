@@ -10,9 +10,10 @@ slow, never broken.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -37,45 +38,48 @@ UNTUNED_GROUP = 64  # local size of a KernelSpec that names none
 class Footprint:
     """What a kernel's sizes cost: work-items of a group, bytes of local memory, and which sizes may shrink how far."""
 
-    items: Callable[[Config], int]
-    local: Callable[[Config], int]
+    needs: Callable[[Config], tuple[int, int]]  # (items, bytes)
     shrink: tuple[tuple[str, int], ...]  # (size, least value), halved in turn; a size stays a multiple of its least
+
+
+TILE = (("BM", 4), ("BN", 4), ("BK", 4))
 
 
 def _tiles(bytes_per_k: int) -> Footprint:
     """Of the portable GPU tiles: `bytes_per_k` per row or column and step of k in local memory."""
-    return Footprint(
-        items=lambda p: p["BM"] // p["RM"] * (p["BN"] // p["RN"]),
-        local=lambda p: bytes_per_k * p["BK"] * (p["BM"] + p["BN"]),
-        shrink=(("BM", 4), ("BN", 4), ("BK", 4)),
-    )
+
+    def needs(p: Config) -> tuple[int, int]:
+        return p["BM"] // p["RM"] * (p["BN"] // p["RN"]), bytes_per_k * p["BK"] * (p["BM"] + p["BN"])
+
+    return Footprint(needs, TILE)
 
 
 def conv_tiles(bytes_per_k: int) -> Footprint:
     """The same with padded lines, room for a line of sums, and four integers a tap of two steps."""
 
-    def local(p: Config) -> int:
-        sums = bytes_per_k // 2 * (p["BM"] // p["RM"]) * (p["BN"] + 16)
-        return bytes_per_k * p["BK"] * (p["BM"] + 4) + max(bytes_per_k * p["BK"] * (p["BN"] + 4), sums) + 32 * p["BK"]
+    def needs(p: Config) -> tuple[int, int]:
+        rows, step = p["BM"] // p["RM"], bytes_per_k * p["BK"]
+        sums = bytes_per_k // 2 * rows * (p["BN"] + 16)
+        local = step * (p["BM"] + 4) + max(step * (p["BN"] + 4), sums) + 32 * p["BK"]
+        return rows * (p["BN"] // p["RN"]), local
 
-    return replace(_tiles(bytes_per_k), local=local)
+    return Footprint(needs, TILE)
 
 
 def _sliced_tiles() -> Footprint:
     """Of tiles of floats whose k is shared by slices of a group, which leave their sums where the tiles were."""
-    one = _tiles(8)
-    return Footprint(
-        items=lambda p: p["SL"] * one.items(p),
-        local=lambda p: max(p["SL"] * one.local(p), (p["SL"] - 1) * 4 * (p["BM"] * p["BN"] + p["BM"])),
-        shrink=(("SL", 1), *one.shrink),
-    )
+
+    def needs(p: Config) -> tuple[int, int]:
+        tiles, sums = 8 * p["BK"] * (p["BM"] + p["BN"]), 4 * (p["BM"] * p["BN"] + p["BM"])
+        return p["SL"] * (p["BM"] // p["RM"]) * (p["BN"] // p["RN"]), max(p["SL"] * tiles, (p["SL"] - 1) * sums)
+
+    return Footprint(needs, (("SL", 1), *TILE))
 
 
 FOOTPRINTS: dict[str, Footprint] = {
     "matmul_cpu": Footprint(
-        items=lambda p: 1,
-        local=lambda p: 4 * ((p["KC"] + p["VW"]) * p["MC"] + 2 * p["VW"] * p["KC"] * p["NP"]),
-        shrink=(("MC", 12), ("NP", 1), ("KC", 8)),
+        lambda p: (1, 4 * ((p["KC"] + p["VW"]) * p["MC"] + 2 * p["VW"] * p["KC"] * p["NP"])),
+        (("MC", 12), ("NP", 1), ("KC", 8)),
     ),
     "matmul_gpu": _tiles(8),  # two buffers of floats
     "matmul_gpu_medium": _tiles(8),
@@ -128,9 +132,7 @@ def _table(text: str, where: str) -> dict[str, dict[str, Config]]:
 @cache
 def tables() -> tuple[dict[str, dict[str, Config]], ...]:
     """The user's overlay if there is one, then the packaged table. `tables.cache_clear()` reads them again."""
-    packaged = _table(
-        (resources.files("netcl.kernels") / "tuning.json").read_text(encoding="utf-8"), "netcl/kernels/tuning.json"
-    )
+    packaged = json.loads((resources.files("netcl.kernels") / "tuning.json").read_text(encoding="utf-8"))
     path = overlay_path()
     try:
         return (packaged,) if path is None else (_table(path.read_text(encoding="utf-8"), str(path)), packaged)
@@ -138,26 +140,33 @@ def tables() -> tuple[dict[str, dict[str, Config]], ...]:
         return (packaged,)
 
 
-def device_keys(profile: DeviceProfile) -> tuple[str, ...]:
-    """The keys of a tuning table that fit a device, the most specific first."""
-    vector = f"{profile.kind} of {profile.vector} floats"
-    return (profile.name, profile.architecture, f"{profile.vendor} {profile.kind}", vector, profile.kind, "default")
-
-
 def parameters(kernel: str, profile: DeviceProfile) -> Config:
-    """The sizes of `kernel` for a device: the most specific config, made legal by `fit`.
+    """The sizes of `kernel` for a device."""
+    return configs((kernel,), profile)[0]
+
+
+def configs(kernels: Sequence[str], profile: DeviceProfile) -> list[Config]:
+    """The sizes of each of `kernels` for a device: the most specific config, made legal by `fit`.
 
     Sizes that a config of the user's does not name come from the packaged table; costs belong to a config as a whole.
     """
-    keys, packaged = device_keys(profile), tables()[-1].get(kernel, {})
-    for key in keys:
-        for table in tables():
-            if key in table.get(kernel, {}):
-                ours: Config = next((packaged[k] for k in keys if k in packaged), {})
-                sizes = {name: size for name, size in ours.items() if name not in COSTS}
-                return fit(kernel, sizes | table[kernel][key], profile)
-    known = ", ".join(sorted(tables()[-1]))
-    raise DeviceError(f"tuning: expected a kernel of the table ({known}), got {kernel!r}.")
+    vector = f"{profile.kind} of {profile.vector} floats"
+    maker = f"{profile.vendor} {profile.kind}"
+    keys = (profile.name, profile.architecture, maker, vector, profile.kind, "default")  # the most specific first
+    known, found = tables(), []
+    for kernel in kernels:
+        rows = [table.get(kernel, {}) for table in known]
+        named = [row[key] for key in keys for row in rows if key in row]
+        if not named:
+            listed = ", ".join(sorted(known[-1]))
+            raise DeviceError(f"tuning: expected a kernel of the table ({listed}), got {kernel!r}.")
+        ours = next((rows[-1][key] for key in keys if key in rows[-1]), {})
+        config = {name: size for name, size in ours.items() if name not in COSTS} | named[0]
+        cost = FOOTPRINTS.get(kernel)
+        items, local = (math.inf, 0) if cost is None else cost.needs(config)
+        legal = items <= profile.max_work_group and local <= profile.local_mem
+        found.append(config if legal else fit(kernel, config, profile))
+    return found
 
 
 def fit(kernel: str, config: Config, profile: DeviceProfile) -> Config:
@@ -177,17 +186,18 @@ def fit(kernel: str, config: Config, profile: DeviceProfile) -> Config:
 def shrink(kernel: str, config: Config, cost: Footprint, profile: DeviceProfile) -> Config:
     """`config` with sizes halved until `cost` is within the device's limits. Raises DeviceError where none is."""
     config = dict(config)
-    while cost.items(config) > profile.max_work_group or cost.local(config) > profile.local_mem:
+    items, local = cost.needs(config)
+    while items > profile.max_work_group or local > profile.local_mem:
         before = dict(config)
         for name, least in cost.shrink:
             config[name] = max(least, config[name] // 2 // least * least)
-            if cost.items(config) <= profile.max_work_group and cost.local(config) <= profile.local_mem:
+            items, local = cost.needs(config)
+            if items <= profile.max_work_group and local <= profile.local_mem:
                 break
         if config == before:
             raise DeviceError(
-                f"{kernel}: expected a device with at least {cost.items(config)} work-items a group and "
-                f"{cost.local(config)} bytes of local memory, got {profile.max_work_group} and {profile.local_mem} "
-                f"on {profile.name}."
+                f"{kernel}: expected a device with at least {items} work-items a group and {local} bytes of local "
+                f"memory, got {profile.max_work_group} and {profile.local_mem} on {profile.name}."
             )
     return config
 

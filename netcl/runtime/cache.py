@@ -1,56 +1,48 @@
 """Built OpenCL programs, kept in memory and on disk, and the kernels made from them.
 
-An entry on disk is `<key>.bin`: a header (magic, key, checksum and length of what follows), the arguments of the
-program's kernels as JSON, and the driver's binary. The key covers source, build options, device, driver and platform
-version, so an update of any of them is a miss. The header is checked before the driver sees the binary, because drivers
-crash on damaged ones. Entries appear by an atomic rename, so several processes may fill one folder. A folder that
-cannot be written means no cache, never an error; one that others than the user may write to is not used, with one
-warning, since what they put there would run as the user.
-
-PoCL keeps what it compiled itself, for the group sizes that were used. Asked for a binary it compiles every kernel once
-more for all sizes, which took two thirds of a first run. So its entries only note that PoCL has the program, and
-core/device/pocl_cache.py looks after its folder.
+An entry on disk is `<key>.bin` (entry.py); what it holds comes from the driver, and goes to it (build.py). The key
+covers source, build options, device, driver and platform version, so an update of any of them is a miss. Entries appear
+by an atomic rename, so several processes may fill one folder. A folder that cannot be written means no cache, never an
+error; one that others than the user may write to is not used, with one warning, since what they put there would run as
+the user.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import math
 import os
-import re
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netcl.core import debug, process, settings
+from netcl.core import debug, settings
 from netcl.core.backend.signature import Declared, Signature, declared
 from netcl.core.device import pocl, pocl_cache
-from netcl.core.driver import pocl_folder
 from netcl.core.errors import BuildError, DeviceError
 from netcl.core.paths import cache_dir as default_cache_dir
 from netcl.core.paths import distrust, own_temporary, read_regular
 from netcl.moved import attribute
+from netcl.runtime import build
+from netcl.runtime.build import Edit
+from netcl.runtime.entry import MAGIC, decode, encode
 
 if TYPE_CHECKING:
     from netcl.core.backend.opencl import Kernel
 
-MAGIC = b"netcl program 2\n"
-HEADER = len(MAGIC) + 32 + 32 + 4  # magic, key, sha256 of what follows it, length of the JSON
-LARGEST = 256 << 20  # bytes of an entry that is read
+LARGEST = 256 << 20  # bytes of a file that is read
 KEEP = 0.9  # eviction goes down to this share of the limit, so that it does not run at every write
 STALE = 3600.0  # seconds after which a draft was left behind by a process that died
 PATIENCE = 2.0  # seconds of building before a line says what takes so long
-
-
-Edit = Callable[[bytes], bytes]
+FOLDER_FROM = ("NETCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")  # variables that say where programs are kept
 
 
 @dataclass
@@ -76,22 +68,6 @@ def program_key(source: str, options: Sequence[str], device: Any) -> str:
     return digest.hexdigest()
 
 
-def encode(key: str, declared: Declared, binary: bytes) -> bytes:
-    """An entry of the cache."""
-    notes = json.dumps(declared).encode()
-    rest = len(notes).to_bytes(4, "little") + notes + binary
-    return MAGIC + bytes.fromhex(key) + hashlib.sha256(rest).digest() + rest
-
-
-def decode(key: str, entry: bytes) -> tuple[Declared, bytes] | None:
-    """What `entry` holds of the program, or None when it is truncated, damaged or belongs to another key."""
-    start, rest = entry[: HEADER - 4], entry[HEADER - 4 :]
-    if start != MAGIC + bytes.fromhex(key) + hashlib.sha256(rest).digest():
-        return None
-    notes = HEADER + int.from_bytes(entry[HEADER - 4 : HEADER], "little")
-    return json.loads(entry[HEADER:notes]), entry[notes:]
-
-
 class ProgramCache:
     """Programs by source, options and device: in memory, then on disk, then built.
 
@@ -108,12 +84,20 @@ class ProgramCache:
         self._writable = True  # as far as was seen
         self._waited = 0.0  # seconds of building until it was said, then -inf
         self._distrusted: set[Path] = set()  # folders that were warned of
+        self._tended: set[Any] = set()  # devices whose driver's own folder was looked after
+        self._told: Any = ()  # the environment from which the folder follows, and that folder
+        self._default: Path | None = None
         self.stats = CacheStats()
 
     @property
     def cache_dir(self) -> Path | None:
         """The folder of the entries; None where there is no home to keep them in, or others may write to it."""
-        folder = self._given or default_cache_dir()
+        folder = self._given
+        if folder is None:
+            told = [os.environ.get(name) for name in FOLDER_FROM]
+            if told != self._told:
+                self._told, self._default = told, default_cache_dir()
+            folder = self._default
         why = "" if folder is None else distrust(folder)
         if folder is None or not why:
             return folder
@@ -148,16 +132,17 @@ class ProgramCache:
             return program
         if ctx is None or device is None:
             raise DeviceError("get_program: expected an OpenCL context and device, got those of the NumPy backend.")
-        process.check()
         with self._lock:
             if where not in self._programs:  # another thread may have built it meanwhile
                 start = time.perf_counter()
                 key = program_key(src_code, (*options, edit.__name__) if edit else options, device)
-                if pocl.is_pocl(device) and not edit:
-                    program = self._from_driver(ctx, src_code, key, device, options)
-                else:
-                    program = self._load(ctx, key, device) or self._build(ctx, src_code, key, device, options, edit)
-                self._programs[where] = program
+                first = (device, os.environ.get("POCL_CACHE_DIR"))
+                if first not in self._tended:
+                    self._tended.add(first)
+                    if pocl.is_pocl(device):
+                        pocl_cache.tend_once(self.limit)
+                job = build.Job(ctx, src_code, device, options, edit, partial(self._keep_source, key, src_code))
+                self._programs[where] = self._restored(job, key) or self._new(job, key)
                 self.stats.seconds += time.perf_counter() - start
             return self._programs[where]
 
@@ -175,76 +160,26 @@ class ProgramCache:
         """Forget the programs of this process; those on disk stay."""
         self._programs.clear()
 
-    def _entry(self, key: str) -> tuple[Declared, bytes, Path] | None:
-        """What the folder holds of a program, and in which file; None where there is nothing of it."""
+    def _restored(self, job: build.Job, key: str) -> Any:
+        """The program from disk, or None."""
+        import pyopencl as cl
+
         folder = self.cache_dir
         path = None if folder is None else folder / f"{key}.bin"
         entry = None if path is None else read_regular(path, LARGEST)
         if path is None or entry is None:
             return None
         found = decode(key, entry)
-        self.stats.rejected += found is None
-        return None if found is None else (*found, path)
-
-    def _load(self, ctx: Any, key: str, device: Any) -> Any:
-        """The program from disk, or None."""
-        import pyopencl as cl
-
-        found = self._entry(key)
-        if found is None:
-            return None
-        kernels, binary, path = found
-        try:
-            raw = cl._cl._Program(ctx, [device], [binary])
-            raw._build(options=b"", devices=[device])
-        except cl.Error:  # a driver that changed without changing its version
+        raw = None if found is None else build.restore(job, found[1])
+        if found is None or raw is None:
             self.stats.rejected += 1
             return None
-        self._hit(path)
-        return _program(raw, kernels)
-
-    def _hit(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             os.utime(path)  # the time of last use decides what is evicted
         self.stats.disk_hits += 1
-
-    def _from_driver(self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...]) -> Any:
-        """The program from PoCL, which looks into its folder first."""
-        import pyopencl as cl
-
-        pocl_cache.tend_once(self.limit)
-        note = f"kept by PoCL in {pocl_folder()}".encode()
-        kernels, kept, path = self._entry(key) or ({}, b"", Path())
-        known = kept == note
-        start, began = time.time(), time.perf_counter()
-        raw = self._compiled(ctx, source, key, device, options, retry=known)
-        if not raw.get_info(cl.program_info.NUM_KERNELS) and pocl_cache.forget(start):  # what it kept was damaged
-            self.stats.rejected += 1
-            raw, known = self._compiled(ctx, source, key, device, options), False
-        if known:
-            self._hit(path)
-        else:
-            kernels = _declared(source)
-            self._built(device, time.perf_counter() - began)
-            self._store(key, encode(key, kernels, note))
-        return _program(raw, kernels)
-
-    def _compiled(
-        self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...], retry: bool = False
-    ) -> Any:
-        """The driver's program, built. The raw class, because `build` of pyopencl keeps a cache of its own and turns
-        compiler remarks into warnings. With `retry`, what PoCL kept is forgotten and built anew before it fails."""
-        import pyopencl as cl
-
-        pocl.check_room(device)
-        raw, start = cl._cl._Program(ctx, source), time.time()
-        try:
-            raw._build(" ".join(options).encode(), [device])
-        except cl.Error as error:
-            if retry and pocl_cache.forget(start):
-                return self._compiled(ctx, source, key, device, options)
-            raise self._failure(cl, raw, source, key, device, options, error) from None
-        return raw
+        program: Any = cl.Program(raw)
+        program.netcl_kernels = found[0]
+        return program
 
     def _built(self, device: Any, seconds: float) -> None:
         """Count a build from source; after PATIENCE seconds of them, say once what takes so long."""
@@ -256,48 +191,18 @@ class ProgramCache:
                 kept = ", kept for next time" if self.limit and self.cache_dir else ""
                 print(f"netcl: building kernels for {device.name.strip()}{kept}", file=sys.stderr, flush=True)
 
-    def _build(
-        self, ctx: Any, source: str, key: str, device: Any, options: tuple[str, ...], edit: Edit | None = None
-    ) -> Any:
+    def _new(self, job: build.Job, key: str) -> Any:
+        """The program from its text; what can be kept of it is put on disk."""
         import pyopencl as cl
 
         began = time.perf_counter()
-        raw = self._compiled(ctx, source, key, device, options)
-        self._built(device, time.perf_counter() - began)
-        kernels = _declared(source)
-        if not edit and self.limit == 0:
-            return _program(raw, kernels)
-        devices: Any = raw.get_info(cl.program_info.DEVICES)
-        binaries: Any = raw.get_info(cl.program_info.BINARIES)
-        binary = dict(zip(devices, binaries)).get(device)
-        if edit:
-            binary = edit(bytes(binary or b""))
-            raw = cl._cl._Program(ctx, [device], [binary])
-            try:
-                raw._build(options=b"", devices=[device])
-            except cl.Error as error:
-                raise self._failure(cl, raw, source, key, device, (*options, "edited"), error) from None
+        raw, binary = build.build(job, self.limit > 0)
+        self._built(job.device, time.perf_counter() - began)
+        program: Any = cl.Program(raw)
+        program.netcl_kernels = _declared(job.source)
         if binary:
-            self._store(key, encode(key, kernels, bytes(binary)))
-        return _program(raw, kernels)
-
-    def _failure(
-        self, cl: Any, raw: Any, source: str, key: str, device: Any, options: tuple[str, ...], error: Exception
-    ) -> BuildError:
-        """The error for a program that does not build, with the log; the source is kept for its line numbers."""
-        try:
-            log = str(raw.get_build_info(device, cl.program_build_info.LOG)).strip()
-        except cl.Error:
-            log = ""
-        log = log or str(error)
-        path = self._keep_source(key, source)
-        names = ", ".join(kernel_names(source)) or "a program without kernels"
-        failure = BuildError(
-            f'{names}: failed to build on "{device.name.strip()}" (driver {device.driver_version}, '
-            f"options {' '.join(options) or 'none'}; source kept at {path or 'no writable folder'}):\n{log}"
-        )
-        failure.log, failure.options, failure.device, failure.source_path = log, options, device.name.strip(), path
-        return failure
+            self._store(key, encode(key, program.netcl_kernels, binary))
+        return program
 
     def _keep_source(self, key: str, source: str) -> Path | None:
         for folder in (self.cache_dir, own_temporary()):
@@ -343,15 +248,6 @@ def _declared(source: str) -> Declared:
         return {}
 
 
-def _program(raw: Any, kernels: Declared) -> Any:
-    """The driver's program as pyopencl knows it, with what its kernels take."""
-    import pyopencl as cl
-
-    program: Any = cl.Program(raw)
-    program.netcl_kernels = kernels
-    return program
-
-
 def _entries(folder: Path) -> tuple[list[tuple[float, int, Path]], int]:
     """(time of last use, size, path) of every entry, and their total size."""
     found = []
@@ -379,13 +275,6 @@ def _write_atomically(path: Path, data: bytes) -> bool:
         return False
 
 
-def kernel_names(source: str) -> list[str]:
-    """Names of the kernels in `source`."""
-    return re.findall(
-        r"\bkernel\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?void\s+(\w+)", source.replace("__kernel", "kernel")
-    )
-
-
 cacher = ProgramCache()
 
 
@@ -395,25 +284,19 @@ def get_kernel(queue: Any, source: str, name: str, options: tuple[str, ...] = ()
     Every queue has kernel objects of its own, since they hold their arguments; the program behind them is shared.
     Raises BuildError when it does not build, or has no such kernel.
     """
-    try:
-        found: Kernel = queue.netcl_kernels[source, name, options]
+    found: Kernel | None = getattr(queue, "netcl_kernels", {}).get((source, name, options))
+    if found is not None:
         return found
-    except (AttributeError, KeyError):
-        return _make_kernel(queue, source, name, options, edit)
-
-
-def _make_kernel(queue: Any, source: str, name: str, options: tuple[str, ...], edit: Edit | None) -> Kernel:
-    from netcl.core.backend.opencl import Kernel
-
     if debug.level >= debug.SOURCE:
         debug.log(debug.SOURCE, f"{name} {' '.join(options)}\n{source}")
     program = cacher.get_program(queue.context, source, queue.device, options, edit)
     kernels = program.netcl_kernels
     if name not in kernels:
         raise BuildError(f"get_kernel: expected a kernel {name!r}, got a program with: {', '.join(kernels) or 'none'}.")
-    kernel = Kernel(program, name, Signature(kernels[name]))
+    from netcl.core.backend.opencl import Kernel
+
     own: dict[Any, Kernel] = vars(queue).setdefault("netcl_kernels", {})
-    return own.setdefault((source, name, options), kernel)
+    return own.setdefault((source, name, options), Kernel(program, name, Signature(kernels[name])))
 
 
 def __getattr__(name: str) -> Any:

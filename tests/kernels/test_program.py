@@ -69,7 +69,7 @@ def test_what_a_program_does_not_declare_is_refused_by_name():
 @pytest.mark.parametrize("hooked", [True, False], ids=["hooked", "flat"])
 def test_a_bound_launch_takes_the_rest_by_name(cl_queue, native, hooked, monkeypatch):
     if not native:
-        monkeypatch.setattr("netcl.core.backend.native.sender", lambda handle, types: None)
+        monkeypatch.setattr("netcl.core.backend.native.extension", lambda: None)
     x, y = Tensor.from_host(cl_queue, np.arange(24, dtype=np.float32)), Tensor.zeros(cl_queue, (4,))
     queue = cl_queue
     made = program(queue, SCALED + f"// {native}\n", "scaled")
@@ -112,7 +112,7 @@ def test_wrong_arguments_are_named(cl_queue):
 @pytest.mark.parametrize("hooked", [True, False], ids=["hooked", "flat"])
 def test_a_launch_makes_its_results(cl_queue, native, hooked, monkeypatch):
     if not native:
-        monkeypatch.setattr("netcl.core.backend.native.sender", lambda handle, types: None)
+        monkeypatch.setattr("netcl.core.backend.native.extension", lambda: None)
     if hooked:
         monkeypatch.setattr(opencl, "hooks", [lambda *told: None])
     text = f"""

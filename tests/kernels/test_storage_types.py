@@ -32,7 +32,7 @@ __kernel void twice(__global S* Y, __global const S* X, long oX) {
 def test_a_toy_type_needs_its_file_and_one_row_of_the_kit(cl_queue, tmp_path, monkeypatch):
     toy = sources.text("bfloat.cl").replace("bfloat", "toy").replace("BFLOAT", "TOY")
     (tmp_path / "toy.cl").write_text(toy)
-    monkeypatch.setitem(sources._folders(), "toy.cl", tmp_path / "toy.cl")
+    monkeypatch.setitem(sources._places, "toy.cl", tmp_path / "toy.cl")
     monkeypatch.setitem(sources.NARROW, "toy", "TOY")
     values = np.array([1.5, -2.0, 1024.0, 0.25], np.float32)
     x = Tensor.from_host(cl_queue, (values.view(np.uint32) >> 16).astype(np.uint16).view(np.float16))

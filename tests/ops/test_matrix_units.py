@@ -24,7 +24,8 @@ from netcl.ops.nvidia.precision import matmul_precision, set_matmul_precision
 from netcl.ops.nvidia.tensormap import tensor_map
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product import linear_grad
-from netcl.ops.product.op import gemm, matmul, plan_of
+from netcl.ops.product.op import gemm, matmul
+from netcl.ops.product.plan import plan_of
 from netcl.ops.product.problem import MATMUL, Product
 from netcl.profiling.work import operations
 

@@ -97,8 +97,7 @@ def test_fit_makes_any_row_legal(profile, kernel, items, local):
         limits = dataclasses.replace(profile, max_work_group=items, local_mem=local)
         row = tuning.tables()[-1][kernel]["default"]
         fitted, cost = tuning.fit(kernel, row, limits), tuning.FOOTPRINTS[kernel]
-        assert cost.items(fitted) <= items
-        assert cost.local(fitted) <= local
+        assert all(need <= limit for need, limit in zip(cost.needs(fitted), (items, local), strict=True))
         assert all(fitted[name] % least == 0 for name, least in cost.shrink)
         assert fitted.keys() == row.keys()
 

@@ -16,7 +16,9 @@ from netcl.core.backend.opencl import launch
 from netcl.core.device import manager
 from netcl.core.errors import BuildError, DeviceError
 from netcl.runtime import cache as module
-from netcl.runtime.cache import ProgramCache, cacher, get_kernel, kernel_names, program_key
+from netcl.runtime import entry as entry_module
+from netcl.runtime.build import kernel_names
+from netcl.runtime.cache import ProgramCache, cacher, get_kernel, program_key
 
 cl = pytest.importorskip("pyopencl")
 REPO = Path(__file__).resolve().parents[2]
@@ -118,12 +120,12 @@ def test_device_driver_and_platform_are_part_of_the_key(fact):
     "damage",
     [
         lambda entry: entry[: len(entry) // 2],
-        lambda entry: entry[: module.HEADER],
-        lambda entry: entry[: module.HEADER - 5],
+        lambda entry: entry[: entry_module.HEADER],
+        lambda entry: entry[: entry_module.HEADER - 5],
         lambda entry: b"",
         lambda entry: np.random.default_rng(0).bytes(len(entry)),
         lambda entry: entry[:-1] + bytes([entry[-1] ^ 1]),
-        lambda entry: entry[module.HEADER :],
+        lambda entry: entry[entry_module.HEADER :],
         lambda entry: entry + b"more",
     ],
     ids=["half", "header-only", "part-of-header", "empty", "random", "one-bit", "no-header", "longer"],

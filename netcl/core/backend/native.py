@@ -27,10 +27,13 @@ with contextlib.suppress(ImportError):  # without pyopencl only NumPy runs, and 
 P, SIZE, UINT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
 POINTER = attrgetter("int_ptr")  # the driver's handle of a pyopencl object
 _MEMORY = 1 << 31  # marks memory among the sizes of arguments
-_CODES = {  # the letters by which `struct` knows dtypes; records are bytes
+_CODES = {  # the letters by which `struct` knows numbers; records are bytes
     "f2": "e", "f4": "f", "f8": "d", "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q",
     "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
 }  # fmt: skip
+PADDED = {
+    np.dtype(name): f"{code}{-int(name[1]) % 8}x" for name, code in _CODES.items()
+}  # in a multiple of eight bytes
 
 
 class Driver(ctypes.Structure):
@@ -137,7 +140,7 @@ class Sender:
         call = _Call(handle.int_ptr, ctypes.addressof(driver()), len(marks), 0, *addresses)
         self._kept = (handle, sizes, sent, call)
         self.address = ctypes.addressof(call)
-        self.layout = ["Q" if t is None else padded_code(t) for t in types]
+        self.layout = ["Q" if t is None else PADDED.get(t) or f"{t.itemsize}s{-t.itemsize % 8}x" for t in types]
         self.pack = partial(struct.Struct(f"=QQ{''.join(self.layout)}").pack, self.address)
 
     def launch_event(self, packed: bytes) -> tuple[int, Any]:
@@ -165,24 +168,11 @@ class Sender:
             ) from None
 
 
-def sender(handle: Any, types: Sequence[DType | None]) -> Sender | None:
-    """How to launch a kernel natively, or None where pyopencl has to."""
-    found = extension()
-    return None if found is None else Sender(handle, types, found)
-
-
 @lru_cache(maxsize=4096)
 def geometry(global_size: Sequence[int], local_size: Sequence[int] | None) -> bytes:
     """The first part of what `netcl_launch` reads."""
     sizes = [(*t, 0, 0, 0)[:3] for t in (global_size, local_size or ())]
     return struct.pack("=7Q", len(global_size), *sizes[0], *sizes[1])
-
-
-@cache
-def padded_code(dtype: DType) -> str:
-    """How `struct` packs a number of a dtype, or a record as bytes, into a multiple of eight bytes."""
-    code = f"{dtype.itemsize}s" if dtype.kind == "V" else _CODES[f"{dtype.kind}{dtype.itemsize}"]
-    return f"{code}{-dtype.itemsize % 8}x"
 
 
 def _saturated(value: Any, dtype: DType | None) -> Any:

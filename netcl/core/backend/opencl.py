@@ -44,7 +44,9 @@ class Kernel:
         self.handle = cl.Kernel(program, name)
         self.handle.set_scalar_arg_dtypes(list(signature.types))
         self.name, self.signature, self.types = name, signature, signature.types
-        self.sender = self._kept = native.sender(self.handle, self.types)  # prepared launches hold its address
+        functions = native.extension()
+        self.sender = None if functions is None else native.Sender(self.handle, self.types, functions)
+        self._kept = self.sender  # prepared launches hold its address
         self.lock = threading.Lock()  # a kernel object holds its arguments, so setting and sending them is one step
 
     def __repr__(self) -> str:

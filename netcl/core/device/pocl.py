@@ -12,9 +12,10 @@ import contextlib
 import ctypes
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
-from netcl.core.driver import existing, pocl_folder, room_in
+from netcl.core.driver import pocl_folder, room_in
 from netcl.core.errors import DeviceError
 
 UNKNOWN = b"generic\0"
@@ -59,18 +60,24 @@ def is_pocl(device: Any) -> bool:
     return str(device.platform.name).startswith("Portable Computing Language")
 
 
-def check_room(device: Any) -> None:
-    """Raise DeviceError where PoCL has no room to compile: it would end the process, or fail without a word."""
-    if sys.platform != "linux" or not is_pocl(device):
-        return
-    folder = existing(pocl_folder())
-    with contextlib.suppress(OSError):  # a folder that is not there: PoCL's own error tells
-        left = room_in(folder)
-        if left < ROOM:
-            raise DeviceError(
-                f"PoCL: expected room on the disk of {folder}, where it compiles, got {left:,} bytes; free some, or "
-                "set POCL_CACHE_DIR to a folder on another disk."
-            )
+def workplace(device: Any) -> Path | None:
+    """The folder in which PoCL compiles for the device; None where another driver does.
+
+    Raises DeviceError where it has no room: PoCL would end the process, or fail without a word.
+    """
+    if not is_pocl(device):
+        return None
+    folder = pocl_folder()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a folder that is not there: PoCL's own error tells
+            place = next((f for f in (folder, *folder.parents) if f.exists()), folder)
+            left = room_in(str(place))
+            if left < ROOM:
+                raise DeviceError(
+                    f"PoCL: expected room on the disk of {place}, where it compiles, got {left:,} bytes; free some, or "
+                    "set POCL_CACHE_DIR to a folder on another disk."
+                )
+    return folder
 
 
 def like(cpuinfo: str) -> str:

@@ -174,7 +174,7 @@ def numpy_profile() -> DeviceProfile:
 
 def profile_of(queue: Queue) -> DeviceProfile:
     """The profile of the device behind `queue`, read on first use and kept with the queue."""
-    state = state_of(queue)
+    state = getattr(queue, "netcl_state", None) or state_of(queue)
     if state.profile is None:
         state.profile = numpy_profile() if isinstance(queue, CPUQueue) else device_profile(queue.device)
     profile: DeviceProfile = state.profile

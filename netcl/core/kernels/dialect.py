@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Protocol, TypeVar, cast
@@ -270,19 +270,21 @@ def _math_blocks() -> dict[str, str]:
     return {block.split("\n", 1)[0].strip(): block.split("\n", 1)[1] for block in text.split("// @")[1:]}
 
 
-def _math(name: str, element: str, width: int, on_cpu: bool, doubles: bool) -> str:
-    """The definition of `f_<name>`: a builtin, or on CPU devices and integers a function of our own."""
+@cache
+def _maths(element: str, width: int, on_cpu: bool, doubles: bool) -> dict[str, str]:
+    """The definition of each `f_<name>`: a builtin, or on CPU devices and integers a function of our own."""
     blocks = _math_blocks()
     if element not in FLOATING:
-        return blocks.get(f"int_{name}", f"#define f_{name}(a) (a)\n")
-    if element == "double" and f"double_{name}" in blocks:
-        return blocks[f"double_{name}"]
-    if on_cpu and (name, element) == ("pow", "double") and width > 1:  # PoCL's of eight doubles errs in some lanes
-        lanes = ", ".join(f"pow(a.s{j:x}, b.s{j:x})" for j in range(width))
-        return f"static inline T f_pow(T a, T b) {{ return (T)({lanes}); }}\n"
-    if on_cpu and element == "float" and name in blocks and (doubles or "f_quarter" not in blocks[name]):
-        return blocks[name]
-    return f"#define f_{name} {FUNCTIONS[name]}\n"
+        return {f"f_{n}": blocks.get(f"int_{n}", f"#define f_{n}(a) (a)\n") for n in FUNCTIONS}
+    found = {n: f"#define f_{n} {builtin}\n" for n, builtin in FUNCTIONS.items()}
+    if on_cpu and element == "float":
+        found |= {n: text for n, text in blocks.items() if doubles or "f_quarter" not in text}
+    if element == "double":
+        found |= {n.removeprefix("double_"): text for n, text in blocks.items() if n.startswith("double_")}
+    if on_cpu and element == "double" and width > 1:  # PoCL's of eight doubles errs in some lanes
+        lanes = ", ".join([f"pow(a.s{j:x}, b.s{j:x})" for j in range(width)])
+        found["pow"] = f"static inline T f_pow(T a, T b) {{ return (T)({lanes}); }}\n"
+    return {f"f_{n}": text for n, text in found.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -292,27 +294,26 @@ def preamble(used: frozenset[str] | None, element: str, width: int, on_cpu: bool
     With `on_cpu`, float maths is written without OpenCL builtins, which some CPU drivers leave as slow function calls;
     without `doubles`, sin, cos and tan, which reduce their argument in double precision, stay builtins.
     """
-    order: dict[str, str] = {}
-
-    def require(words: Iterable[str]) -> None:
-        for word in words:
-            if word in order:
-                continue
-            if word.startswith("f_") and (word[2:] in FUNCTIONS or word[2:] in _math_blocks()):
-                text = _math(word[2:], element, width, on_cpu, doubles)
-                require(w for w in _WORD.findall(text) if w != word)
-                order[word] = text
-            elif word in _definitions:
-                parameters, formula = _definitions[word]
-                body = to_c(formula, element)
-                require(_WORD.findall(body))
-                arguments = ", ".join(f"T {p}" for p in parameters)
-                value = body if _WORD.search(body) else f"(T)({body})"  # a number is as wide as its result
-                order[word] = f"static inline T {word}({arguments}) {{ return {value}; }}\n"
-
     if used is None:
         used = frozenset(w for w in _definitions if element not in FLOATING or not _is_of_bits(w))
-    require(sorted(used))
+    maths = _maths(element, width, on_cpu, doubles)
+    order: dict[str, str] = {}  # what is called stands before what calls it
+    waiting: dict[str, str] = {}
+    todo = sorted(used, reverse=True)
+    while todo:
+        word = todo.pop()
+        if word in waiting:  # all that it calls is there
+            order[word] = waiting.pop(word)
+        elif word not in order and word in maths:
+            waiting[word] = maths[word]
+            todo += [word, *[w for w in reversed(_WORD.findall(waiting[word])) if w != word]]
+        elif word not in order and word in _definitions:
+            parameters, formula = _definitions[word]
+            body = to_c(formula, element)
+            arguments = ", ".join([f"T {p}" for p in parameters])
+            value = body if _WORD.search(body) else f"(T)({body})"  # a number is as wide as its result
+            waiting[word] = f"static inline T {word}({arguments}) {{ return {value}; }}\n"
+            todo += [word, *reversed(_WORD.findall(body))]
     vector = element if width == 1 else f"{element}{width}"
     mask = {"float": "int", "double": "long"}.get(element, element.lstrip("u"))
     suffix = "" if width == 1 else str(width)

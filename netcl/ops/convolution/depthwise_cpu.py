@@ -74,5 +74,5 @@ def _program(queue: Queue, name: str, dtype: DType, epilogue: bool = False) -> P
 def _fields(made: Program, g: Geometry, xs: Shape, ys: Shape, **more: int) -> dict[str, int]:
     """The fields of Dims of depthwise_cpu.cl."""
     band = (BAND // _wide(g) - (g.kh - 1) * g.dilation[0] - 1) // g.stride[0] + 1
-    fields = g.fields(made.signature.records["D"].names, xs, ys)
+    fields = g.fields(made.kernel.signature.records["D"].names, xs, ys)
     return {**fields, "O": g.o, "each": g.o // g.c, "wide": _wide(g), "band": band, **more}

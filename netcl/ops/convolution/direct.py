@@ -40,6 +40,6 @@ def plan(y: Tensor, x: Tensor, bias: bool, g: Geometry, activation: str | None, 
     defines |= {"C": g.c, "KH": g.kh, "KW": g.kw}
     source = sources.load("conv_finish.cl", "direct.cl", preamble=preamble, **defines)
     made = program(x.queue, source, "conv_direct", OPTIONS)
-    dims = {**g.fields(made.signature.records["D"].names, x.strides, y.strides), "O": g.o}
+    dims = {**g.fields(made.kernel.signature.records["D"].names, x.strides, y.strides), "O": g.o}
     groups = -(-g.pixels // (config["WG"] * each))
     return made.bind((groups * config["WG"], -(-g.o // config["OUTS"])), (config["WG"], 1), D=dims)

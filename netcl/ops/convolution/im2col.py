@@ -146,7 +146,7 @@ def _fill_plan(queue: Queue, g: Geometry, x: Tensor, layout: tuple[int, int, int
         wg //= 2
     lines = g.c * g.kh + (g.groups if rows > g.taps else 0)
     made = program(queue, _text(x.dtype), "im2col")
-    fields = g.fields(made.signature.records["D"].names, x.strides)
+    fields = g.fields(made.kernel.signature.records["D"].names, x.strides)
     fields |= {"image": image, "row": row, "channels": g.c, "P": pixels, "rows": rows}
     return made.bind((-(-pixels // (wg * EACH)) * wg, lines, count), (wg, 1, 1), D=fields)
 
@@ -172,7 +172,7 @@ def _gather_plan(queue: Queue, g: Geometry, dx: Tensor, count: int) -> Launch[An
     group, pitch = tuning.parameters("im2col", profile_of(queue))["WG"], _pitch(g)
     (step_y, step_x), (reach_y, reach_x) = ([n // c for n, c in zip(sizes, common)] for sizes in (g.stride, g.dilation))
     made = program(queue, _text(dx.dtype), "col2im")
-    fields = g.fields(made.signature.records["D"].names) | {"image": g.groups * g.taps * pitch, "row": pitch}
+    fields = g.fields(made.kernel.signature.records["D"].names) | {"image": g.groups * g.taps * pitch, "row": pitch}
     fields |= {"step_y": step_y, "step_x": step_x, "reach_y": reach_y, "reach_x": reach_x}
     return made.bind((-(-g.h * g.w // group) * group, g.c, count), (group, 1, 1), first=taps, D=fields)
 

@@ -180,4 +180,4 @@ def is_wide(g: Geometry, x: Tensor, strides: Shape) -> bool:
 
 def _fields(made: Program, g: Geometry, x: Tensor, strides: Shape, depth: int = 0) -> dict[str, int]:
     """The fields of Dims of conv_gpu.cl; `strides` of y."""
-    return {**g.fields(made.signature.records["D"].names, x.strides, strides), "depth": depth}
+    return {**g.fields(made.kernel.signature.records["D"].names, x.strides, strides), "depth": depth}

@@ -17,4 +17,10 @@ def unit_rows(x: Tensor) -> Tensor:
 def lanes_fields(made: Program, g: Geometry, xs: Shape, ys: Shape, **blocks: int) -> dict[str, int]:
     """The fields of Dims of lanes_cpu.cl; `blocks`: mc, nc, kstep, act and has_bias."""
     span = 1 + sum((n - 1) * s for n, s in zip((g.n, g.c // g.groups, g.h, g.w), xs))
-    return {**g.fields(made.signature.records["D"].names, xs, ys), "span": span, "act": 0, "has_bias": 0, **blocks}
+    return {
+        **g.fields(made.kernel.signature.records["D"].names, xs, ys),
+        "span": span,
+        "act": 0,
+        "has_bias": 0,
+        **blocks,
+    }

@@ -21,16 +21,15 @@ SMALL = f"for filters that fit in the cache, or at least {MANY} tiles"
 BAND = 4 * 6 * 73 * (16 + 1)  # bytes of the transposed pixels and their peaks
 COSTS = {
     "winograd_cpu": tuning.Footprint(
-        items=lambda p: 1,
-        local=lambda p: BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"]) + 32) + 196 * p["TB"] + 32,
-        shrink=(("TB", 12), ("OB", 32), ("CB", 16)),
+        lambda p: (1, BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"]) + 32) + 196 * p["TB"] + 32),
+        (("TB", 12), ("OB", 32), ("CB", 16)),
     ),
     "winograd_weights_cpu": tuning.Footprint(
-        items=lambda p: 1,
-        local=lambda p: (
-            BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 16 + p["OB"] + 16) + p["CB"] * p["OB"] + 48) + 384 * p["TB"] + 32
+        lambda p: (
+            1,
+            BAND + 4 * POINTS * (p["TB"] * (p["CB"] + 32 + p["OB"]) + p["CB"] * p["OB"] + 48) + 384 * p["TB"] + 32,
         ),
-        shrink=(("TB", 4), ("CB", 8), ("OB", 32)),
+        (("TB", 4), ("CB", 8), ("OB", 32)),
     ),
 }
 
@@ -38,7 +37,7 @@ COSTS = {
 def fits(g: Geometry, dtype: DType, queue: Queue) -> bool:
     """Whether these kernels can do it, and weight gradients are faster than by the direct ones."""
     local = profile_of(queue).local_mem
-    return suits(g, dtype) and all(cost.local(dict(cost.shrink)) <= local for cost in COSTS.values())
+    return suits(g, dtype) and all(cost.needs(dict(cost.shrink))[1] <= local for cost in COSTS.values())
 
 
 def pays(g: Geometry, queue: Queue) -> bool:
@@ -57,7 +56,10 @@ def _blocks(kernel: str, profile: DeviceProfile) -> tuning.Config:
 def _fields(made: Program, g: Geometry, x: Shape, y: Shape, each: int) -> dict[str, int]:
     """The fields of Tiles of winograd_cpu.cl, for images with the strides `x` and `y`."""
     spans = (1 + sum((n - 1) * s for n, s in zip(shape, at)) for shape, at in ((g.x_shape, x), (g.y_shape, y)))
-    fields = g.fields(made.signature.records["D"].names, x, y) | {"Q": tile_count(g), "K": POINTS * g.c // g.groups}
+    fields = g.fields(made.kernel.signature.records["D"].names, x, y) | {
+        "Q": tile_count(g),
+        "K": POINTS * g.c // g.groups,
+    }
     fields |= dict(zip(("Ty", "Tx", "xspan", "yspan"), (*tiles(g), *spans), strict=True))
     return {**fields, "each": each, "act": 0, "has_bias": 0}
 

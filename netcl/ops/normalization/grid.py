@@ -44,7 +44,7 @@ def _source(file: str, use: str, types: Types, flags: tuple[str, ...], **sizes: 
 def by_name(made: Program, grid: tuple[int, ...], group: tuple[int, ...], new: New, **known: Any) -> Launch[ByName]:
     """A launch that gives its new tensors by name; rstd stands in for results of a gradient that nobody wants."""
     launch = made.bind(grid, group, new, **known)
-    unwanted = {"dx", "dw_part", "db_part"} & set(made.signature.names) - set(new)
+    unwanted = {"dx", "dw_part", "db_part"} & set(made.kernel.signature.names) - set(new)
 
     def run(**given: Any) -> ByName:
         found = launch(**dict.fromkeys(unwanted, given["rstd"].buffer), **given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from netcl.core.device.profile import DeviceProfile
 from netcl.core.dtypes import C_NAME, FLOAT32, NARROW, DType, compute_dtype, is_float
@@ -34,14 +34,12 @@ def routes(queue: Queue, p: Product, profile: DeviceProfile) -> list[Route]:
     """The ways to compute `p`."""
     if not is_float(p.dtype):
         return [matmul_simple.route(queue, p)]
-    return [Route(FIRST, "tiled", partial(_plan, queue, p, profile)), matmul_simple.FLOATS]
+    return [Route(FIRST, "tiled", partial(_plan, queue, p, profile, sizes(profile, p.dtype))), matmul_simple.FLOATS]
 
 
-def _plan(queue: Queue, p: Product, profile: DeviceProfile) -> Run:
-    """What computes `p` by tiles of registers."""
-    row = sizes(profile, p.dtype)
-    a_lies, b_lies = in_place(p, row)
-    mc, nc, packed = _split(p, profile, row, a_lies, b_lies)
+def _plan(queue: Queue, p: Product, profile: DeviceProfile, row: dict[str, int]) -> Run:
+    """What computes `p` by tiles of registers, with `sizes` row."""
+    mc, nc, a_lies, b_lies, packed = blocks_of(p, profile, row)
     forms = (("A_IN_PLACE", a_lies), ("B_IN_PLACE", b_lies), ("B_PACKED", packed), ("BOTH", p.keep))
     flags = {name: 1 for name, on in forms if on}
     epilogue = p.bias or p.activation is not None
@@ -74,17 +72,33 @@ def _plan(queue: Queue, p: Product, profile: DeviceProfile) -> Run:
     return run
 
 
-def _split(
-    p: Product, profile: DeviceProfile, row: dict[str, int], a_lies: bool, b_lies: bool
-) -> tuple[int, int, bool]:
-    """Rows and columns per work-item, and whether B is copied into panels beforehand, once for all work-items.
+class Blocks(NamedTuple):
+    """Rows and columns per work-item, whether A and B are read where they lie, and whether B is packed beforehand."""
 
-    Every block of rows copies B else: a tenth of the time at 2048 rows, where the copy made once gains 4%.
+    mc: int
+    nc: int
+    a_lies: bool
+    b_lies: bool
+    packed: bool
+
+
+def blocks_of(p: Product, profile: DeviceProfile, row: dict[str, int]) -> Blocks:
+    """How `p` is divided among work-items, and what they copy.
+
+    Few rows do not pay for copies. B then needs rows of unit stride and whole panels, A rows of unit stride and whole
+    tiles that do not all fall on the same sets of the first-level cache. Many rows pay for copying B into panels once
+    for all work-items: every block of rows copies B else, a tenth of the time at 2048 rows, of which that gains 4%.
     """
+    b_lies = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype not in NARROW
+    rest = p.m % row["MR"]
+    whole = rest == 0 or HEIGHTS[row["MR"]][rest - 1] == rest
+    a_lies = b_lies and whole and p.a[1] == 1 and p.a[0] * p.dtype.itemsize % PAGE != 0 and not (p.mask or p.sums)
     size = (p.m, p.n, p.k, p.count, profile.compute_units, row)
     mc, nc = macro_tile(*size, (not a_lies, not b_lies))
     packed = -(-p.m // mc) >= OFTEN and not b_lies and p.count == 1 and p.k > 0 and p.dtype not in NARROW
-    return (*macro_tile(*size, (not a_lies, False)), True) if packed else (mc, nc, False)
+    if packed:
+        mc, nc = macro_tile(*size, (not a_lies, False))
+    return Blocks(mc, nc, a_lies, b_lies, packed)
 
 
 def _pack(queue: Queue, source: str, p: Product, row: dict[str, int], kstep: int, dims: dict[str, int]) -> Launch[Any]:
@@ -95,22 +109,9 @@ def _pack(queue: Queue, source: str, p: Product, row: dict[str, int], kstep: int
     return program(queue, source, "gemm_pack", OPTIONS).bind(blocks, (1, 1), {"P": (size, p.dtype)}, D=dims)
 
 
-def in_place(p: Product, row: dict[str, int]) -> tuple[bool, bool]:
-    """Whether A and B are read where they lie: few rows do not pay for copies.
-
-    B then needs rows of unit stride and whole panels, A rows of unit stride and whole tiles that do not all fall on the
-    same sets of the first-level cache.
-    """
-    b = p.m <= FEW and p.b[1] == 1 and p.n % (2 * row["VW"]) == 0 and p.dtype not in NARROW
-    rest = p.m % row["MR"]
-    whole = rest == 0 or HEIGHTS[row["MR"]][rest - 1] == rest
-    a = b and whole and p.a[1] == 1 and p.a[0] * p.dtype.itemsize % PAGE != 0 and not (p.mask or p.sums)
-    return a, b
-
-
 def sizes(profile: DeviceProfile, dtype: DType) -> dict[str, int]:
     """Blocks, and the register tile of MR rows x 2 vectors of VW elements, for a storage type."""
-    row = tuning.parameters("matmul_cpu", profile)
+    (row,) = tuning.configs(("matmul_cpu",), profile)
     wide = compute_dtype(dtype).itemsize // 4
     return row | {"KC": row["KC"] // wide, "VW": row["VW"] // wide}
 
@@ -152,9 +153,10 @@ def macro_tile(
     best = (float("inf"), 0, 0)
     tall, panel = row["MR"], 2 * row["VW"]
     fewest = -(-m // (row["MC"] // tall * tall))
+    widths = _counts(-(-n // panel), 1)
     for rows in _counts(-(-m // tall), fewest):
         mc = -(-m // (rows * tall)) * tall
-        for columns in _counts(-(-n // panel), 1):
+        for columns in widths:
             nc = -(-n // (columns * panel)) * panel
             items = batch * -(-m // mc) * -(-n // nc)
             item = (min(mc, m) + copy_b) * nc / panel * k + copy_a * mc * k + fixed

@@ -13,7 +13,7 @@ from netcl.kernels import sources
 from netcl.kernels.program import program
 from netcl.kernels.route import LAST, Route, cannot
 from netcl.kernels.route import cost as cheapest
-from netcl.kernels.tiling import Tiling, cut, depth_of
+from netcl.kernels.tiling import Tiling, cut
 from netcl.ops.nvidia import mma, probe, wgmma
 from netcl.ops.nvidia.precision import matmul_precision
 from netcl.ops.product import simple as matmul_simple
@@ -37,8 +37,12 @@ def routes(queue: Queue, p: Product, profile: DeviceProfile) -> list[Route]:
     if not is_float(p.dtype):
         return [matmul_simple.route(queue, p)]
     tiling = tiled(p, profile)
-    portable = Route(tiling.cost, "tiled", partial(tiled_plan, queue, p, tiling))
-    return [*[_on_units(name, module, queue, p, profile) for name, module in UNITS], portable, matmul_simple.FLOATS]
+    there = probe.available(profile)
+    units = [
+        _on_units(name, module, queue, p, profile) if name in there else Route(LAST, name, None, probe.ABSENT)
+        for name, module in UNITS
+    ]
+    return [*units, Route(tiling.cost, "tiled", partial(tiled_plan, queue, p, tiling)), matmul_simple.FLOATS]
 
 
 def cost(queue: Queue, p: Product, profile: DeviceProfile) -> float:
@@ -49,8 +53,6 @@ def cost(queue: Queue, p: Product, profile: DeviceProfile) -> float:
 def _on_units(name: str, module: Any, queue: Queue, p: Product, profile: DeviceProfile) -> Route:
     """A kernel of matrix units; one that does not build is given up."""
     precision = matmul_precision() if p.dtype == FLOAT32 else "high"
-    if name not in probe.available(profile):
-        return cannot(name, probe.ABSENT)
     if p.mask or p.sums:
         return cannot(name, "it neither masks nor sums its operands")
     if p.dtype == FLOAT64 or precision == "highest" or p.k == 0:
@@ -71,15 +73,12 @@ def tiled(p: Product, profile: DeviceProfile) -> Tiling:
 
 def tiled_plan(queue: Queue, p: Product, tiling: Tiling) -> Run:
     """What computes `p` by tiles."""
-    config, splits = tiling.config, tiling.splits
-    slices = config.get("SL", 1)
-    depth = depth_of(p.k, splits, config["BK"] * slices)
-    splits = max(1, -(-p.k // depth)) if depth else 1
+    config, depth = tiling.config, tiling.depth
+    slices, splits = config.get("SL", 1), max(1, -(-p.k // depth)) if depth else 1
     tiles_m, tiles_n = -(-p.m // config["BM"]), -(-p.n // config["BN"])
     items, size = config["BM"] // config["RM"] * (config["BN"] // config["RN"]) * slices, p.m * p.n * p.count
-    launch = program(queue, _source(p, config, splits > 1), "gemm", OPTIONS).bind(
-        (tiles_m * tiles_n * items, p.count * splits), (items, 1), D=dims_of(p, tiles_m, tiles_n, splits, depth)
-    )
+    dims, grid = dims_of(p, tiles_m, tiles_n, splits, depth), (tiles_m * tiles_n * items, p.count * splits)
+    launch = program(queue, _source(p, config, splits > 1), "gemm", OPTIONS).bind(grid, (items, 1), D=dims)
     total = sum_parts(queue, p, splits) if splits > 1 else None
     compute, products = compute_dtype(p.dtype), splits * size
     workspace = (products + splits * p.m * p.sums,)
@@ -115,8 +114,8 @@ def dims_of(p: Product, tiles_m: int, tiles_n: int, splits: int, depth: int) -> 
 
 
 def _source(p: Product, config: dict[str, int], partial: bool) -> str:
-    defines, preamble = forms(p, partial), ""
-    element = C_NAME[compute_dtype(p.dtype)]
+    defines, preamble = {**common(p.dtype, config, p), **forms(p, partial)}, ""
+    element = defines["E"]
     if partial or p.wide:
         defines["OUT"] = element
     if partial:
@@ -124,7 +123,6 @@ def _source(p: Product, config: dict[str, int], partial: bool) -> str:
     else:
         preamble, more = ending(p, element)
         defines |= more
-    defines = {**common(p.dtype, config, p), **defines}
     return sources.load("tile_gpu.cl", "matmul_gpu.cl", preamble=preamble, **defines)
 
 

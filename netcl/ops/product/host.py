@@ -10,23 +10,17 @@ from netcl.core.backend import cpu
 from netcl.core.dtypes import compute_dtype
 from netcl.core.kernels import dialect
 from netcl.core.tensor import Tensor
+from netcl.ops.product.problem import Call
 
 
-def numpy_gemm(
-    a: Tensor,
-    b: Tensor,
-    out: Tensor | None,
-    bias: Tensor | None,
-    activation: str | None,
-    alpha: float,
-    accumulate: bool,
-) -> Tensor:
-    operands = (a, b) if bias is None else (a, b, bias)
-    if out is None:
-        return cpu.compute(numpy_product, *operands, activation=activation, alpha=alpha)
-    update = _add_product if accumulate else _set_product
-    cpu.update(update, (out,), *operands, activation=activation, alpha=alpha)
-    return out
+def numpy_gemm(call: Call) -> Tensor:
+    """The call's product with NumPy."""
+    operands = (call.a, call.b) if call.bias is None else (call.a, call.b, call.bias)
+    if call.out is None:
+        return cpu.compute(numpy_product, *operands, activation=call.activation, alpha=call.alpha)
+    update = _add_product if call.accumulate else _set_product
+    cpu.update(update, (call.out,), *operands, activation=call.activation, alpha=call.alpha)
+    return call.out
 
 
 def _set_product(c: np.ndarray, a: np.ndarray, b: np.ndarray, *bias: Any, **attrs: Any) -> np.ndarray:

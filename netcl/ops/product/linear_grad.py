@@ -24,7 +24,8 @@ from netcl.kernels.tiling import LAUNCH
 from netcl.ops import elementwise, reduction
 from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.dual import Factors, gemm_pair, may_share
-from netcl.ops.product.op import gemm, plan_of, promote
+from netcl.ops.product.op import gemm, promote
+from netcl.ops.product.plan import plan_of
 from netcl.ops.product.problem import Product, describe
 
 FEW = 1 << 16  # elements of g up to which masking inside the product is cheaper than a launch on CPU devices

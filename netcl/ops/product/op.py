@@ -14,16 +14,13 @@ from netcl.core import layout, versions
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.protocols import Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import route
-from netcl.kernels.route import choose
 from netcl.ops.elementwise import apply, assign, cast, contiguous
-from netcl.ops.product import cpu as matmul_cpu
-from netcl.ops.product import gpu as matmul_gpu
 from netcl.ops.product.host import numpy_gemm
-from netcl.ops.product.problem import ACTIVATIONS, MATMUL, Product, Run, describe
+from netcl.ops.product.plan import plan_of
+from netcl.ops.product.problem import ACTIVATIONS, MATMUL, Call, Run, describe
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -96,12 +93,16 @@ def linear_keeping(x: Tensor, w: Tensor, b: Tensor | None, activation: str) -> t
 
 def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, layout.Shape]:
     """x with its leading axes as one, w turned, b, all in one dtype and checked, and the shape of x w^T."""
-    same_queue("linear", *((x, w) if b is None else (x, w, b)))
+    given: tuple[Tensor, ...] = (x, w) if b is None else (x, w, b)
+    if not all(isinstance(t, Tensor) and t.queue is x.queue for t in given):
+        same_queue("linear", *given)
     shape = affine_shape(x.shape, w.shape, None if b is None else b.shape)
-    x, w, *rest = promote(x, w, *(() if b is None else (b,)))
+    if w.dtype != x.dtype or (b is not None and b.dtype != x.dtype):
+        given = promote(*given)
+    x, w = given[:2]
     turned = Tensor(w.buffer, w.shape[::-1], w.strides[::-1], w.offset, w.dtype, w.queue)
     flat = x if len(x.shape) == 2 else x.reshape(layout.size_of(x.shape[:-1]), x.shape[-1])
-    return flat, turned, rest[0] if rest else None, shape
+    return flat, turned, None if b is None else given[2], shape
 
 
 def gemm(
@@ -141,7 +142,7 @@ def gemm(
     )
     found = a.queue.netcl_state.plans.get(key)
     if found is None:
-        return _first(key, a, b, out, bias, activation, alpha, accumulate)
+        return _first(key, Call(a, b, out, bias, activation, alpha, accumulate))
     shape, run = found
     target = allocate(a.queue, shape, a.dtype) if out is None else out
     run(target, a, b, bias=bias, alpha=alpha)
@@ -182,39 +183,21 @@ def gemm_keeping(a: Tensor, b: Tensor, bias: Tensor | None, activation: str) -> 
     plans = queue.netcl_state.plans
     run = plans.get(key)
     if run is None:
-        _check_operands(a, b, bias)
+        _checked(Call(a, b, None, bias, activation))
         product = describe(a, b, y, activation, bias is not None, False)[0][1]
         run = plans[key] = plan_of(queue, replace(product, keep=True))
     run(y, a, b, bias=bias, sums=z)
     return y, z
 
 
-def _first(
-    key: Any,
-    a: Tensor,
-    b: Tensor,
-    out: Tensor | None,
-    bias: Tensor | None,
-    activation: str | None,
-    alpha: float,
-    accumulate: bool,
-) -> Tensor:
+def _first(key: Any, call: Call) -> Tensor:
     """As `gemm` for layouts met the first time: check them, and keep the plan under `key`."""
-    _check_operands(a, b, bias)
-    if activation is not None and activation not in ACTIVATIONS:
-        raise ShapeError(f"gemm: expected an activation of {', '.join(ACTIVATIONS)} or None, got {activation!r}.")
-    if (bias is not None or activation is not None) and (accumulate or not is_float(a.dtype)):
-        raise DTypeError(f"gemm: expected floating operands and no accumulation with an epilogue, got {a.dtype}.")
-    if out is not None and out.dtype != a.dtype:
-        _check_wide(a, out, accumulate or bias is not None or activation is not None)
-    lead, more = a.shape[:-2], b.shape[:-2]
-    shape = (*(layout.broadcast("gemm", lead, more) if lead or more else ()), a.shape[-2], b.shape[-1])
-    if out is not None and out.shape != shape:
-        raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
+    a, b, out, bias, activation, alpha, accumulate = call
+    shape = _checked(call)
     if isinstance(a.queue, CPUQueue):
         if route.special:
             route.sole(MATMUL)
-        return numpy_gemm(a, b, out, bias, activation, alpha, accumulate)
+        return numpy_gemm(call)
     if out is not None and out.strides[-1] != 1 and shape[-1] != 1:
         return assign(out, gemm(a, b, contiguous(out) if accumulate else None, bias, activation, alpha, accumulate))
     if bias is not None and bias.strides != (1,) and bias.shape != (1,):
@@ -232,16 +215,27 @@ def _first(
     return target
 
 
-def _check_operands(a: Tensor, b: Tensor, bias: Tensor | None) -> None:
-    """Raise unless the factors fit each other and the bias, in shape and dtype."""
+def _checked(call: Call) -> layout.Shape:
+    """The shape of the result. Raises where operands, epilogue and `out` do not fit each other."""
+    a, b, out, bias, activation, _, accumulate = call
     if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
         raise ShapeError(f"gemm: expected a (.., M, K) and b (.., K, N) with equal K, got {a.shape} and {b.shape}.")
     if bias is not None and bias.shape != b.shape[-1:]:
         raise ShapeError(f"gemm: expected a bias of shape {b.shape[-1:]}, got {bias.shape}.")
-    operands = {"a": a, "b": b} if bias is None else {"a": a, "b": b, "bias": bias}
-    if any(t.dtype != a.dtype for t in operands.values()):
-        found = ", ".join(f"{name} of {t.dtype}" for name, t in operands.items())
+    if b.dtype != a.dtype or (bias is not None and bias.dtype != a.dtype):
+        found = f"a of {a.dtype}, b of {b.dtype}" + ("" if bias is None else f", bias of {bias.dtype}")
         raise DTypeError(f"gemm: expected operands of one dtype, got {found}; use matmul or linear, which promote.")
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ShapeError(f"gemm: expected an activation of {', '.join(ACTIVATIONS)} or None, got {activation!r}.")
+    if (bias is not None or activation is not None) and (accumulate or not is_float(a.dtype)):
+        raise DTypeError(f"gemm: expected floating operands and no accumulation with an epilogue, got {a.dtype}.")
+    if out is not None and out.dtype != a.dtype:
+        _check_wide(a, out, accumulate or bias is not None or activation is not None)
+    lead, more = a.shape[:-2], b.shape[:-2]
+    shape = (*(layout.broadcast("gemm", lead, more) if lead or more else ()), a.shape[-2], b.shape[-1])
+    if out is not None and out.shape != shape:
+        raise ShapeError(f"gemm: expected out of shape {shape}, got {out.shape}.")
+    return shape
 
 
 def _check_wide(a: Tensor, out: Tensor, epilogue: bool) -> None:
@@ -270,13 +264,6 @@ def _in_turn(launches: list[tuple[tuple[int, int, int], Run]]) -> Run:
     return run
 
 
-def plan_of(queue: Queue, p: Product) -> Run:
-    """How the kernels for the device of `queue` compute `p`."""
-    profile = profile_of(queue)
-    run: Run = choose(MATMUL, (matmul_cpu if profile.kind == "cpu" else matmul_gpu).routes(queue, p, profile))
-    return run
-
-
 def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in their common dtype."""
     dtype = tensors[0].dtype
@@ -284,6 +271,3 @@ def promote(*tensors: Tensor) -> tuple[Tensor, ...]:
         return tensors
     common = common_dtype(*(t.dtype for t in tensors))
     return tuple(cast(t, common) for t in tensors)
-
-
-# -- NumPy -------------------------------------------------------------------------------------------------------------

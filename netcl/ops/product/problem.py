@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from netcl.core import layout
 from netcl.core.dtypes import DType
@@ -62,24 +62,20 @@ class Product:
     wide: bool = False  # C is of the compute type: float where A and B are half (on GPUs, without a bias)
     keep: bool = False  # what goes into the activation comes out as well, laid out like C (on CPU devices)
 
-    @property
-    def axes(self) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
-        """The outer and the inner batch axis as (length, stride of A, of B, of C); those missing have one matrix."""
+    # The outer and the inner batch axis as (length, stride of A, of B, of C), where those missing have one matrix; the
+    # number of matrices; sizes and strides as the records of kernels for any device name them.
+    axes: tuple[tuple[int, int, int, int], tuple[int, int, int, int]] = field(init=False, repr=False, compare=False)
+    count: int = field(init=False, repr=False, compare=False)
+    fields: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
         outer, inner = ((1, 0, 0, 0), (1, 0, 0, 0), *self.batch)[-2:]
-        return outer, inner
-
-    @property
-    def steps(self) -> dict[str, int]:
-        """Strides of the batch axes, the outer first, and the length of the inner one, as records name them."""
-        outer, inner = self.axes
+        sizes = {"M": self.m, "N": self.n, "K": self.k, "inner": inner[0], "c_m": self.c}
+        (a_m, a_k), (b_k, b_n) = self.a, self.b
+        strides = {"a_m": a_m, "a_k": a_k, "b_k": b_k, "b_n": b_n}
         steps = {f"{name}{axis}": x[i] for i, name in enumerate("abc", 1) for axis, x in enumerate((outer, inner))}
-        return {"inner": inner[0], **steps}
-
-    @property
-    def fields(self) -> dict[str, int]:
-        """Sizes and strides as the records of kernels for any device name them."""
-        names = ("M", "N", "K", "a_m", "a_k", "b_k", "b_n", "c_m")
-        return {**dict(zip(names, (self.m, self.n, self.k, *self.a, *self.b, self.c))), **self.steps}
+        count = math.prod([axis[0] for axis in self.batch])
+        vars(self).update(axes=(outer, inner), count=count, fields={**sizes, **strides, **steps})
 
     @property
     def partial_fields(self) -> dict[str, int]:
@@ -94,10 +90,17 @@ class Product:
         size = self.m * self.n
         return (self.m == 1 or self.c == self.n) and (inner == 1 or c1 == size) and (outer == 1 or c0 == inner * size)
 
-    @property
-    def count(self) -> int:
-        """Number of matrices."""
-        return layout.size_of(tuple(axis[0] for axis in self.batch))
+
+class Call(NamedTuple):
+    """A call of `gemm`: out = activation(alpha a b + bias), or out += alpha a b with `accumulate`."""
+
+    a: Tensor
+    b: Tensor
+    out: Tensor | None = None
+    bias: Tensor | None = None
+    activation: str | None = None
+    alpha: float = 1.0
+    accumulate: bool = False
 
 
 def describe(
@@ -111,9 +114,9 @@ def describe(
         axes = _merge([(n, *s) for n, *s in zip(lead, *strides, c.strides[:-2])])
     outer, inner = axes[:-2], axes[-2:]
     (sam, sak), (sbk, sbn) = a.strides[-2:], b.strides[-2:]
-    start_a, start_b, start_c = (
-        math.gcd(8, t.offset, *(axis[i] for axis in outer)) for t, i in ((a, 1), (b, 2), (c, 3))
-    )
+    start_a, start_b, start_c = [
+        math.gcd(8, t.offset, *[axis[i] for axis in outer]) for t, i in ((a, 1), (b, 2), (c, 3))
+    ]
     steps = ((sam, sak), (sbk, sbn), c.strides[-2], tuple(inner))
     epilogue = (activation, bias, accumulate, (start_a, start_b, start_c))
     base = Product(c.shape[-2], c.shape[-1], a.shape[-1], *steps, a.dtype, *epilogue, wide=c.dtype != a.dtype)

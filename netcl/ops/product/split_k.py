@@ -52,13 +52,13 @@ def add_parts(dw: Tensor, part: Tensor, parts: int) -> None:
 def _launch(queue: Queue, p: Product, parts: int, storage: DType, compute: DType, lanes: int) -> Launch[Any]:
     """A launch of split_k.cl whose groups add `lanes` elements."""
     preamble, defines = epilogue(p.bias, p.activation, C_NAME[compute])
-    group, steps, size = profile_of(queue).group(GROUP), p.steps, p.m * p.n * p.count
+    group, size = profile_of(queue).group(GROUP), p.m * p.n * p.count
     lanes = min(lanes, group)
     slices = group // lanes
     flags = {"SUMS": p.sums, "FLAT": p.contiguous}
     defines |= {"LANES": lanes, "SLICES": slices, **{name: 1 for name, on in flags.items() if on}}
     source = sources.load("split_k.cl", preamble=preamble, S=C_NAME[storage], E=C_NAME[compute], **defines)
-    fields = {"M": p.m, "N": p.n, "step": size, "c_m": p.c, **{name: steps[name] for name in ("c0", "c1", "inner")}}
+    fields = {"M": p.m, "N": p.n, "step": size, "c_m": p.c, **{n: p.fields[n] for n in ("c0", "c1", "inner")}}
     items = size + p.m if p.sums else size
     fields |= {"parts": parts, "accumulate": p.accumulate}
     grid, group = -(-items // lanes) * lanes * slices, lanes * slices

@@ -67,7 +67,7 @@ class Arguments:
         self.cells = tuple(cell for *_, cell in found)
         block = bytearray(8 * len(found))
         self._numbers = [np.frombuffer(block, dtype, 1, 8 * i) for i, (_, _, dtype, _) in enumerate(found)]
-        layout = "".join(native.padded_code(dtype) for _, _, dtype, _ in found)
+        layout = "".join(native.PADDED[dtype] for _, _, dtype, _ in found)
         self._pack = partial(struct.Struct("=" + layout).pack_into, block, 0)
         self._uses: list[_Use] = []
         for i, (kernel, index, dtype, _) in enumerate(found):
