@@ -215,7 +215,7 @@ def test_pocl_keeps_its_programs_beside_ours(tmp_path):
     [
         ("netcl", "core ops runtime fusion kernels moved front", 120),
         ("netcl.data", "core data ops runtime fusion kernels moved front", 120),
-        ("netcl.optim", "core ops optim runtime fusion kernels moved front", 120),
+        ("netcl.optim", "core ops optim runtime fusion kernels moved front", 126),
         ("netcl.profiling", "core ops profiling runtime fusion kernels moved front", 135),
         ("netcl.autograd", "autograd core ops runtime fusion kernels moved front", 200),
         ("netcl.nn", "autograd core nn ops runtime fusion kernels moved front", 220),
