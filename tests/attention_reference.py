@@ -19,7 +19,10 @@ SPECIALS = {
     "gradients not a number": [("g", (0, 1, 40, 3), NAN)],
     "largest values": [("g", (...,), 0.01), ("v", (0, 0, 5, 3), "largest"), ("v", (0, 1, 9, 0), "-largest")],
 }
-MASKS = {"all": {}, "causal": {"causal": True}, "window": {"causal": True, "window": 9}, "padded": {"padded": True}}
+MASKS = {
+    "all": {}, "causal": {"causal": True}, "window": {"causal": True, "window": 9}, "padded": {"padded": True},
+    "hidden": {"hidden": True},
+}  # fmt: skip
 
 
 def inputs(edits, dtype, size=16, queries=70):
@@ -36,7 +39,7 @@ def inputs(edits, dtype, size=16, queries=70):
     return [(arrays | few)[name] for name in "qkvg"], mask
 
 
-def row_by_row(q, k, v, g, causal=False, window=None, mask=None):
+def row_by_row(q, k, v, g, causal=False, window=None, mask=None, hidden=None):
     """o, lse, dq, dk, dv by their definitions: what is not seen is never touched."""
     q, k, v, g = (a.astype(np.float64) for a in (q, k, v, g))
     scale, keys, off = q.shape[-1] ** -0.5, np.arange(k.shape[2]), k.shape[2] - q.shape[2]
@@ -51,6 +54,7 @@ def row_by_row(q, k, v, g, causal=False, window=None, mask=None):
         seen = (keys <= i + off) | (not causal)
         seen = seen & (np.abs(keys - i - off) < (window or len(keys)))
         seen = seen if mask is None else seen & ~mask[b]
+        seen = seen if hidden is None else seen & ~hidden[i]
         if not seen.any():
             continue
         kr, vr, qi, gi = k[b, h, seen], v[b, h, seen], q[b, h, i], g[b, h, i]
@@ -71,14 +75,17 @@ def row_by_row(q, k, v, g, causal=False, window=None, mask=None):
 def check_specials(queue, special, masks, dtype, tolerance, size=16, queries=70):
     """Results and gradients on `queue` are infinite and NaN where those row by row are, and close to them elsewhere."""
     arrays, mask = inputs(SPECIALS[special], dtype, size, queries)
-    options = {name: value for name, value in MASKS[masks].items() if name != "padded"}
+    options = {name: value for name, value in MASKS[masks].items() if name not in ("padded", "hidden")}
+    hidden = np.random.default_rng(9).random((70, 70))[-queries:] < 0.3 if masks == "hidden" else None
     with np.errstate(all="ignore"):
-        wanted = row_by_row(*arrays, **options, mask=mask if masks == "padded" else None)
+        wanted = row_by_row(*arrays, **options, mask=mask if masks == "padded" else None, hidden=hidden)
         if dtype in ("bfloat16", "float16"):
             limit = {"bfloat16": 3.39e38, "float16": 65520}[dtype]
             wanted = [np.where(np.abs(a) >= limit, np.sign(a) * np.inf, a) if a.ndim == 4 else a for a in wanted]
     if masks == "padded":
         options["key_padding_mask"] = Tensor.from_host(queue, mask)
+    if masks == "hidden":
+        options["mask"] = Tensor.from_host(queue, np.where(hidden, -np.inf, 0).astype("float32"))
     q, k, v, g = (Tensor.from_host(queue, a) for a in arrays)
     o, lse = attention(q, k, v, **options)
     found = (o, lse, *attention_grad(g, q, k, v, o, lse, **options))
@@ -89,3 +96,53 @@ def check_specials(queue, special, masks, dtype, tolerance, size=16, queries=70)
         a, e = np.where(finite, a, 0), np.where(finite, e, 0)
         worst = (np.abs(a - e) / np.maximum(1, np.abs(e).max(-1, keepdims=True))).max()
         assert worst < tolerance, (name, worst)
+
+
+def whole_map(q, k, v, g, *, mask=None, causal=False, align="lower_right", window=None, scale=None, softcap=None,
+              padding=None, sinks=None, slopes=None):  # fmt: skip
+    """o, lse and the gradients of q, k, v, mask, sinks and slopes by the whole map, in float64."""
+    q, k, v, g = (np.asarray(a, np.float64) for a in (q, k, v, g))
+    (batch, heads, tq, size), tk, share = q.shape, k.shape[2], q.shape[1] // k.shape[1]
+    k, v = (np.repeat(a, share, 1) for a in (k, v))
+    scale = size**-0.5 if scale is None else scale
+    off = tk - tq if align == "lower_right" else 0
+    away = np.arange(tq)[:, None] + off - np.arange(tk)
+    seen = np.ones((batch, heads, tq, tk), bool)
+    seen &= (away >= 0) | (not causal)
+    seen &= np.abs(away) < (window or tq + tk)
+    seen &= True if padding is None else ~padding[:, None, None, :]
+    s = np.einsum("bhid,bhjd->bhij", q, k) * scale
+    bend = 1.0
+    if softcap:
+        s = softcap * np.tanh(s / softcap)
+        bend = 1 - (s / softcap) ** 2
+    if slopes is not None:
+        s = s - np.broadcast_to(np.asarray(slopes, np.float64), (batch, heads))[..., None, None] * np.abs(away)
+    if mask is not None and mask.dtype == bool:
+        seen = seen & mask
+    elif mask is not None:
+        s = s + np.asarray(mask, np.float64)
+        seen = seen & (np.broadcast_to(mask, s.shape) != -np.inf)
+    s = np.where(seen, s, -np.inf)
+    every = s
+    if sinks is not None:
+        every = np.concatenate([s, np.broadcast_to(sinks[:, None, None], (batch, heads, tq, 1))], -1)
+    top = np.maximum(every.max(-1, keepdims=True, initial=-np.inf), -1e300)
+    total = np.exp(every - top).sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (np.log(total) + top)[..., 0]
+    p = np.exp(s - top) / np.where(total == 0, 1, total)
+    o = p @ v
+    dot = (g * o).sum(-1, keepdims=True)
+    ds = p * (g @ v.swapaxes(2, 3) - dot)
+    fold = lambda a: a.reshape(batch, heads // share, share, *a.shape[2:]).sum(2)  # noqa: E731
+    dv = fold(p.swapaxes(2, 3) @ g)
+    found = [o, lse, scale * (ds * bend) @ k, fold(scale * (ds * bend).swapaxes(2, 3) @ q), dv]
+    shrunk = lambda a, shape: a.sum(tuple(  # noqa: E731
+        i for i, n in enumerate((1,) * (4 - len(shape)) + shape) if n == 1), keepdims=True).reshape(shape)  # fmt: skip
+    found.append(None if mask is None or mask.dtype == bool else shrunk(ds, mask.shape))
+    weight = None if sinks is None else np.exp(np.where(np.isfinite(lse), sinks[:, None] - lse, -np.inf))
+    found.append(None if sinks is None else -(weight * dot[..., 0]).sum((0, 2)))
+    by_head = None if slopes is None else (-np.abs(away) * ds).sum((2, 3))
+    found.append(by_head if by_head is None or np.ndim(slopes) == 2 else by_head.sum(0))
+    return found

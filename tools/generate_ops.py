@@ -100,6 +100,17 @@ def declared(op: Op, p: inspect.Parameter) -> str:
     return f"{star}{p.name}: {annotation(op, p)}{default}"
 
 
+def signature(op: Op, given: list[inspect.Parameter]) -> list[str]:
+    """The parameters as they stand in the signature, with the mark before those that go by name."""
+    items = [declared(op, p) for p in given]
+    named = [i for i, p in enumerate(given) if p.kind is p.KEYWORD_ONLY]
+    return (
+        items
+        if not named or any(p.kind is p.VAR_POSITIONAL for p in given)
+        else [*items[: named[0]], "*", *items[named[0] :]]
+    )
+
+
 def wrapped(head: str, items: list[str], tail: str, indent: str) -> str:
     """head(items)tail as the formatter breaks it."""
     line = f"{indent}{head}{', '.join(items)}{tail}"
@@ -122,7 +133,15 @@ def operands_of(given: list[inspect.Parameter]) -> tuple[str, str]:
     for n in range(sure, len(given)):
         absent = " and ".join(f"{name} is None" for name in names[n:])
         choices.append(f"({', '.join(names[:n])}{',' * (n == 1)}) if {absent} else ")
-    return f"operands = {''.join(choices)}({', '.join(names)})", "*operands"
+    last = f"({', '.join(names)})"
+    line = f"    operands = {''.join(choices)}{last}"
+    if len(line) > WIDTH:  # as the formatter breaks it
+        rows = [
+            row for choice in choices for row in choice.removesuffix("else ").replace(" if ", "\n if ").splitlines()
+        ]
+        text = "\n".join(rows).replace("\n(", "\n        else (").replace("\n if ", "\n        if ")
+        line = f"    operands = (\n        {text.rstrip()}\n        else {last}\n    )".replace(" \n", "\n")
+    return line, "*operands"
 
 
 def attribute(op: Op, p: inspect.Parameter) -> str:
@@ -145,9 +164,9 @@ def function_text(op: Op) -> str:
     collected, passed = operands_of([p for p in given if is_operand(op, p)])
     items = [f'"{op.name}"', *passed.split(", "), *(attribute(op, p) for p in given if not is_operand(op, p))]
     assert count, op.name
-    lines = [wrapped(f"def {op.name}(", [declared(op, p) for p in given], f") -> {result}:", "")]
+    lines = [wrapped(f"def {op.name}(", signature(op, given), f") -> {result}:", "")]
     lines.append(quoted(doc_of(op), "    "))
-    lines += [f"    {collected}"] if collected else []
+    lines += [collected] if collected else []
     lines.append(wrapped(f"return {door}(", items, ")", "    "))
     return "\n".join(lines)
 

@@ -249,7 +249,7 @@ def test_errors(queue):
     q, k = full(queue, 2, 4, 5, 8), full(queue, 2, 4, 6, 8)
     with pytest.raises(ShapeError, match=r"\(B, H, T, D\)"):
         attention(q[0], k, k)
-    with pytest.raises(ShapeError, match="one shape"):
+    with pytest.raises(ShapeError, match="of one H and T"):
         attention(q, k, k[:, :, :5])
     with pytest.raises(ShapeError, match="divide the 4"):
         attention(q, k[:, :3], k[:, :3])

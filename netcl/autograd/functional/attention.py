@@ -12,26 +12,47 @@ def attention(
     q: Value,
     k: Value,
     v: Value,
+    mask: Value | None = None,
+    *,
     causal: bool = False,
     scale: float | None = None,
     key_padding_mask: Value | None = None,
     window: int | None = None,
+    align: str = "lower_right",
+    softcap: float | None = None,
+    sinks: Value | None = None,
+    alibi_slopes: Value | None = None,
 ) -> Node:
-    """softmax(scale * q k^T) v per head, without a map of scores: q (B, H, Tq, D), k and v (B, H_kv, Tk, D).
+    """softmax(s) v per head, without a map of scores: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv).
 
-    causal: query i sees keys j <= i + Tk - Tq. window w: keys less than w places away. key_padding_mask (B, Tk): true
-    where a key is padding, whose weight is exactly 0. scale: 1 / sqrt(D) when None. H_kv divides H. A query that sees
-    no key gets 0, where `softmax` of -inf alone gives NaN.
+    s = scale * q k^T, then softcap * tanh(s / softcap), - slope * |j - (i + off)|, + mask. scale: 1 / sqrt(D) when
+    None. H_kv divides H.
+    causal: query i sees keys j <= i + off; off = Tk - Tq with align "lower_right", 0 with "upper_left" (PyTorch's
+    is_causal). window w: keys less than w places from i + off.
+    mask: broadcasts to (B, H, Tq, Tk). Bools: true where a key is seen, as in PyTorch's scaled_dot_product_attention;
+    floats are added, -infinity hides. key_padding_mask (B, Tk): true where a key is padding.
+    sinks (H,): a score per head in the softmax's denominators. alibi_slopes (H,) or (B, H): what a score loses per
+    place between key and query.
+    A query that sees no key gets 0, where `softmax` of -inf alone gives NaN.
     Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135.
     """
+    operands = (
+        (q, k, v)
+        if mask is None and sinks is None and alibi_slopes is None
+        else (q, k, v, mask)
+        if sinks is None and alibi_slopes is None
+        else (q, k, v, mask, sinks)
+        if alibi_slopes is None
+        else (q, k, v, mask, sinks, alibi_slopes)
+    )
     return apply_one(
         "attention",
-        q,
-        k,
-        v,
+        *operands,
         causal=causal,
         scale=scale,
         key_padding_mask=key_padding_mask.value if isinstance(key_padding_mask, Node) else key_padding_mask,
         window=window,
+        align=align,
+        softcap=softcap,
     )

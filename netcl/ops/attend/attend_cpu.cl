@@ -39,13 +39,44 @@ TILE(weigh_one, ROWS1, RESCALE, __local, __global const)
 
 static inline int within(long x, long from, long to) { return x < from ? (int)from : x > to ? (int)to : (int)x; }
 
+#ifdef SHAPED
+// What the scores P of the keys kb .. kb + n and of `rows` queries from q0 on (one per lane) become; M [n][NR] is room
+// for a tile of the mask.
+static inline void shape(__local E* P, __local E* M, long q0, int rows, long kb, int n, Marks marks, const Dims* d) {
+#ifdef BIAS
+    for (int r = 0; r < NR; r++) {
+        __global const BIAS* p = marks.bias + (q0 + (r < rows ? r : 0)) * d->bias_q + kb * d->bias_k;
+        for (int j = 0; j < n; j++, p += d->bias_k) M[j * NR + r] = in_powers(bias_value(p));
+    }
+#endif
+    E lanes[NR];
+    for (int r = 0; r < NR; r++) lanes[r] = r;
+    for (int j = 0; j < n; j++)
+        for (int x = 0; x < NR; x += VW) {
+            V s = LOC(P + j * NR + x);
+#ifdef SOFTCAP
+            s = marks.cap * LOG2E * f_tanh(s / (marks.cap * LOG2E));
+#endif
+#ifdef SLOPES
+            V away = *(U*)(lanes + x) + (E)(q0 + d->off - kb - j);
+            s -= marks.slopes[0] * LOG2E * (away < 0 ? -away : away);
+#endif
+#ifdef BIAS
+            V b = LOC(M + j * NR + x);
+            s = b == NONE ? b : s + b;
+#endif
+            LOC(P + j * NR + x) = s;
+        }
+}
+#endif
+
 // Scores that the queries from q0 on (one per lane) must not see, of keys kb .. kb + n, become -infinity.
-static inline void forbid(__local E* P, long q0, long kb, int n, __global const uchar* mask, const Dims* d) {
-    LANE lanes[NR];
+static inline void forbid(__local E* P, long q0, long kb, int n, Marks marks, const Dims* d) {
+    LANE lanes[NR] __attribute__((aligned(64)));
     for (int r = 0; r < NR; r++) lanes[r] = r;
     int from = within(lo_of(d, q0 + NR - 1) - kb, 0, n), to = within(hi_of(d, q0) - kb, from, n);
     for (int j = from > 0 ? 0 : to; j < n; j = j + 1 == from ? to : j + 1) {    // all queries see the keys from .. to
-        long own = kb + j - q0 - (d->Tk - d->Tq), reach = d->window - 1;         // lane at whose place the key is
+        long own = kb + j - q0 - d->off, reach = d->window - 1;         // lane at whose place the key is
         int first = d->causal ? within(own, 0, NR) : d->window > 0 ? within(own - reach, 0, NR) : 0;
         int last = d->window > 0 ? within(own + reach, -1, NR) : NR;
         for (int x = 0; x < NR; x += VW) {
@@ -55,7 +86,7 @@ static inline void forbid(__local E* P, long q0, long kb, int n, __global const 
     }
 #ifdef MASK
     for (int j = 0; j < n; j++)
-        for (int x = 0; mask[kb + j] && x < NR; x += VW) LOC(P + j * NR + x) = (V)(NONE);
+        for (int x = 0; !REAL(kb + j) && x < NR; x += VW) LOC(P + j * NR + x) = (V)(NONE);
 #endif
 }
 
@@ -95,46 +126,52 @@ static inline void put(__global S* o, __local const E* O, __local const E* f, in
 
 // Launch: (ceil(Tq / NR), H, B).
 __kernel void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
-                     __global const E* restrict k, __global const E* restrict v, __global const uchar* restrict mask,
-                     long oq, long ok, long ov, long omask, E scale, const Dims d) {
+                     __global const E* restrict k, __global const E* restrict v, long oq, long ok, long ov,
+                     MARKS_ARGS E scale, const Dims d) {
     __local E Q[DP * NR], P[BK * NR], O[DP * NR], m[NR], l[NR], al[NR];
+#ifdef SHAPED
+    __local E M[BK * NR];
+#endif
     // The last blocks of a causal head have the most keys: they go first, so that no unit is left with one at the end.
     long q0 = (get_global_size(0) - 1 - get_global_id(0)) * NR, h = get_global_id(1), b = get_global_id(2);
-    int rows = d.Tq - q0 < NR ? (int)(d.Tq - q0) : NR, D = d.D;
+    int rows = d.Tq - q0 < NR ? (int)(d.Tq - q0) : NR, D = d.D, Dv = d.Dv;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
-    mask += omask + b * d.mask_b;
+    MARKS(b, h)
     transpose_panel(Q, NR, q + oq + b * d.qb + h * d.qh + q0 * d.qt, rows, d.qt, D, scale * LOG2E);
-    for (int x = 0; x < D * NR; x += VW) LOC(O + x) = (V)(0);
+    for (int x = 0; x < Dv * NR; x += VW) LOC(O + x) = (V)(0);
     for (int x = 0; x < NR; x += VW) {
-        LOC(m + x) = (V)(NONE);
-        LOC(l + x) = (V)(0);
+        LOC(m + x) = (V)(SINK * LOG2E);
+        LOC(l + x) = (V)(SINK_WEIGHT);
     }
     long end = hi_of(&d, q0 + rows - 1);
     for (long kb = lo_of(&d, q0); kb < end; kb += BK) {
         int n = end - kb < BK ? (int)(end - kb) : BK, j = 0, c = 0;
         for (; j + MR <= n; j += MR) scores(P + j * NR, NR, k + (kb + j) * d.kt, d.kt, Q, NR, D, al);
         for (; j < n; j++) scores_of_one(P + j * NR, NR, k + (kb + j) * d.kt, d.kt, Q, NR, D, al);
-        forbid(P, q0, kb, n, mask, &d);
+#ifdef SHAPED
+        shape(P, M, q0, rows, kb, n, marks, &d);
+#endif
+        forbid(P, q0, kb, n, marks, &d);
         weights(P, n, m, l, al);
-        for (; c + MR <= D; c += MR) weigh(O + c * NR, NR, v + kb * d.vt + c, d.vt, P, NR, n, al);
-        for (; c < D; c++) weigh_one(O + c * NR, NR, v + kb * d.vt + c, d.vt, P, NR, n, al);
+        for (; c + MR <= Dv; c += MR) weigh(O + c * NR, NR, v + kb * d.vt + c, d.vt, P, NR, n, al);
+        for (; c < Dv; c++) weigh_one(O + c * NR, NR, v + kb * d.vt + c, d.vt, P, NR, n, al);
     }
     long first = (b * d.H + h) * d.Tq + q0;
     for (int r = 0; r < rows; r++) {
         lse[first + r] = l[r] == 0 ? NONE : m[r] * LN2 + log(l[r]);
         al[r] = l[r] == 0 ? 0 : 1 / l[r];
     }
-    put(o + first * D, O, al, rows, D);
+    put(o + first * Dv, O, al, rows, Dv);
     for (int x = 0; x < NR; x += VW) {
         V lost = (V)(0);
-        for (int c = 0; c < D; c++) lost += LOST(LOC(O + c * NR + x));
+        for (int c = 0; c < Dv; c++) lost += LOST(LOC(O + c * NR + x));
         LOC(l + x) = lost;
     }
     for (int r = 0; r < rows; r++)
         if (l[r] != 0)
-            attend_row(o + (first + r) * D, lse + first + r, q + oq + b * d.qb + h * d.qh + (q0 + r) * d.qt, k, v, mask,
-                       scale, &d, q0 + r);
+            attend_row(o + (first + r) * Dv, lse + first + r, q + oq + b * d.qb + h * d.qh + (q0 + r) * d.qt, k, v,
+                       marks, scale, &d, q0 + r);
 }
 #endif
 
@@ -142,21 +179,18 @@ __kernel void attend(__global S* restrict o, __global E* restrict lse, __global 
 // A few queries against many keys, as in decoding: a work-item takes one query, its scores side by side in vectors.
 // Launch: (Tq, H, B).
 __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
-                         __global const S* restrict k, __global const S* restrict v,
-                         __global const uchar* restrict mask, long oq, long ok, long ov, long omask, E scale,
-                         const Dims d) {
+                         __global const S* restrict k, __global const S* restrict v, long oq, long ok, long ov,
+                         MARKS_ARGS E scale, const Dims d) {
     __local E Q[DP], s[BK], O[DP];
     long i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
-    int D = d.D;
+    int D = d.D, Dv = d.Dv;
     q += oq + b * d.qb + h * d.qh + i * d.qt;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
-    mask += omask + b * d.mask_b;
-    for (int c = 0; c < D; c++) {
-        Q[c] = LOAD(q, c) * (scale * LOG2E);
-        O[c] = 0;
-    }
-    E m = NONE, l = 0;
+    MARKS(b, h)
+    for (int c = 0; c < D; c++) Q[c] = LOAD(q, c) * (scale * LOG2E);
+    for (int c = 0; c < Dv; c++) O[c] = 0;
+    E m = SINK * LOG2E, l = SINK_WEIGHT;
     long end = hi_of(&d, i);
     for (long kb = lo_of(&d, i); kb < end; kb += BK) {
         int n = end - kb < BK ? (int)(end - kb) : BK, w = up(n, VW);
@@ -173,8 +207,9 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
             for (; c < D; c++) t += Q[c] * LOAD(p, c);
             s[j] = t;
         }
+        SHAPE_ROW(s, s, i, kb, n, &d)
 #ifdef MASK
-        for (int j = 0; j < n; j++) s[j] = mask[kb + j] ? NONE : s[j];
+        for (int j = 0; j < n; j++) s[j] = REAL(kb + j) ? s[j] : NONE;
 #endif
         for (int j = n; j < w; j++) s[j] = NONE;
         V top = LOC(s), sum = (V)(0);
@@ -190,7 +225,7 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
         l = l * al + total(sum);
         m = t;
         int c = 0;
-        for (; c + VW <= D; c += VW) {
+        for (; c + VW <= Dv; c += VW) {
             V a0 = LOC(O + c) * al, a1 = (V)(0);
             int j = 0;
             for (; j + 2 <= n; j += 2) {
@@ -200,7 +235,7 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
             if (j < n) a0 += GET(v + (kb + j) * d.vt + c) * s[j];
             LOC(O + c) = a0 + a1;
         }
-        for (; c < D; c++) {
+        for (; c < Dv; c++) {
             E a = O[c] * al;
             for (int j = 0; j < n; j++) a += LOAD(v + (kb + j) * d.vt, c) * s[j];
             O[c] = a;
@@ -208,11 +243,11 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
     }
     long row = (b * d.H + h) * d.Tq + i;
     E f = l == 0 ? 0 : 1 / l, lost = 0;
-    for (int c = 0; c < D; c++) {
-        STORE(o, row * D + c, O[c] * f);
+    for (int c = 0; c < Dv; c++) {
+        STORE(o, row * Dv + c, O[c] * f);
         lost += LOST(O[c]);
     }
     lse[row] = l == 0 ? NONE : m * LN2 + log(l);
-    if (lost != 0) attend_row(o + row * D, lse + row, q, k, v, mask, scale, &d, i);
+    if (lost != 0) attend_row(o + row * Dv, lse + row, q, k, v, marks, scale, &d, i);
 }
 #endif

@@ -1,5 +1,5 @@
-// attention_cpu.cl: what streaming attention and its gradients on CPU devices share. Follows memory.cl and
-// attention_rows.cl; attend_cpu.cl or attend_grad_cpu.cl follow.
+// attention_cpu.cl: what streaming attention and its gradients on CPU devices share. Follows memory.cl,
+// attention_scores.cl and attention_rows.cl; attend_cpu.cl or attend_grad_cpu.cl follow.
 //
 //   q (B, H, Tq, D)   k, v (B, H/G, Tk, D)   o (B, H, Tq, D)   lse (B, H, Tq)
 //
@@ -68,6 +68,36 @@ static inline V power(V x) {
     return x < -126.0f ? (V)(0.0f) : p;
 #endif
 }
+
+// A mask's value in powers of two.
+static inline E in_powers(E b) { return b == NONE ? NONE : b * LOG2E < LOWEST ? LOWEST : b * LOG2E; }
+
+#ifdef SHAPED
+// What the scores s of query i and the keys kb .. kb + n become, and in `bend` the factors of their slopes.
+static inline void shape_row(__local E* s, __local E* bend, long i, long kb, int n, Marks marks, const Dims* d) {
+#ifdef SOFTCAP
+    for (int j = 0; j < n; j += VW) {
+        V t = f_tanh(LOC(s + j) / (marks.cap * LOG2E));
+        LOC(bend + j) = 1 - t * t;
+        LOC(s + j) = marks.cap * LOG2E * t;
+    }
+#endif
+#ifdef SLOPES
+    E from = i + d->off - kb, slope = marks.slopes[0] * LOG2E;
+    for (int j = 0; j < n; j++) s[j] -= slope * (from - j < 0 ? j - from : from - j);
+#endif
+#ifdef BIAS
+    __global const BIAS* p = marks.bias + i * d->bias_q + kb * d->bias_k;
+    for (int j = 0; j < n; j++, p += d->bias_k) {
+        E b = in_powers(bias_value(p));
+        s[j] = b == NONE ? NONE : s[j] + b;
+    }
+#endif
+}
+#define SHAPE_ROW(s, bend, i, kb, n, d) shape_row(s, bend, i, kb, n, marks, d);
+#else
+#define SHAPE_ROW(s, bend, i, kb, n, d)
+#endif
 
 // Sums of a tile over a depth of kc: ROWS rows of `a`, found by AT(row) at depth k, times b[k][NR], `ldb` per row;
 // FINISH brings row i to c + i * ldc, with the lanes' factors `al` where it needs some.

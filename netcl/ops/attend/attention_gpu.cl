@@ -1,5 +1,5 @@
 // attention_gpu.cl: o = softmax(q k^T * scale) v without an S x S map, with gradients, for GPUs. Follows
-// attention_rows.cl.
+// attention_scores.cl and attention_rows.cl.
 //
 // A work-group of GX x GY work-items holds BR rows and walks over blocks of BC columns; an item holds TR rows x TC
 //   columns: attend         rows = queries, columns = keys     s -> running max, p -> P, o += P v
@@ -8,9 +8,9 @@
 // Both kinds of product run from local memory:
 //   product   TR x TC sums over slices of DC elements of rows of a and b, kept transposed: A [DC][BR], B [DC][BC]
 //   spread    TR x DN sums over chunks of KC rows of x, X [KC][DP] in the place of A and B, with P [BC][BR]
-// DP is the head size rounded up to a multiple of 4 GX; lengths and head size are arbitrary, missing elements read as
-// 0. A query without keys gets 0 and lse = -infinity. Scores are kept in powers of two. Rows of results that are not
-// finite everywhere are computed again, as attention_rows.cl explains.
+// DP is the larger head size rounded up to a multiple of 4 GX; lengths and head sizes are arbitrary, missing elements
+// read as 0. A query without keys gets 0 and lse = -infinity. Scores are kept in powers of two. Rows of results that
+// are not finite everywhere are computed again, as attention_rows.cl explains.
 // Launch: local = (GX, GY, 1), global = (blocks of rows * GX, heads * GY, B).
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691.
@@ -172,12 +172,27 @@ static inline bool is_lost(__local const E* lost, int row) {
 }
 
 #define BEST(v) max(max((v).x, (v).y), max((v).z, (v).w))
+// What scores s in powers of two become, of query i and the keys j .. j + 3, or of the queries i .. i + 3 and key j;
+// and the factors `bend` of their slopes.
+#ifdef SHAPED
+#define SHAPE_FOUR(s, bend, i, j, di, dj) { \
+        E b0 = 1, b1 = 1, b2 = 1, b3 = 1; \
+        s.x = shaped(s.x, LOG2E, marks, &d, i, j, &b0); \
+        s.y = shaped(s.y, LOG2E, marks, &d, (i) + di, (j) + dj, &b1); \
+        s.z = shaped(s.z, LOG2E, marks, &d, (i) + 2 * di, (j) + 2 * dj, &b2); \
+        s.w = shaped(s.w, LOG2E, marks, &d, (i) + 3 * di, (j) + 3 * dj, &b3); \
+        bend = (V)(b0, b1, b2, b3); \
+    }
+#else
+#define SHAPE_FOUR(s, bend, i, j, di, dj)
+#endif
+#define SHAPE_KEYS(s, bend, i, j) SHAPE_FOUR(s, bend, i, j, 0, 1)
+#define SHAPE_QUERIES(s, bend, i, j) SHAPE_FOUR(s, bend, i, j, 1, 0)
 
 #ifdef USE_ATTEND
 __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
                            __global const S* restrict k, __global const S* restrict v,
-                           __global const uchar* restrict mask, long oq, long ok, long ov, long omask, E scale,
-                           const Dims d) {
+                           long oq, long ok, long ov, MARKS_ARGS E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32))), red[BR * (GX + 1)],
         best[BR];
     int x = get_local_id(0), y = get_local_id(1), D = d.D;
@@ -187,12 +202,12 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
     q += oq + b * d.qb + h * d.qh + q0 * d.qt;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
-    mask += omask + b * d.mask_b;
+    MARKS(b, h)
     V s[TR], acc[TR * DN];
     E m[TR], l[TR];
     UNROLL for (int i = 0; i < TR; i++) {
-        m[i] = NONE;
-        l[i] = 0;
+        m[i] = SINK * LOG2E;
+        l[i] = x == 0 ? SINK_WEIGHT : 0;
         UNROLL for (int j = 0; j < DN; j++) acc[i * DN + j] = (V)(0);
     }
     int end = hi_of(&d, q0 + rows - 1);
@@ -203,6 +218,8 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
         UNROLL for (int i = 0; i < TR; i++) {
             int at = q0 + y * TR + i;
             s[i] *= scale * LOG2E;
+            V bend;
+            SHAPE_KEYS(s[i], bend, at, j)
             if (!whole) {
                 int lo = lo_of(&d, at), hi = hi_of(&d, at);
                 s[i].x = SEEN(lo, hi, j) ? s[i].x : NONE;
@@ -228,7 +245,7 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
             UNROLL for (int c = 0; c < DN; c++) acc[i * DN + c] *= al;
         }
         keep(P, s);
-        spread(acc, slices, P, v + kb * d.vt, n, d.vt, D);
+        spread(acc, slices, P, v + kb * d.vt, n, d.vt, d.Dv);
     }
     UNROLL for (int i = 0; i < TR; i++) {
         red[(y * TR + i) * (GX + 1) + x] = l[i];
@@ -241,13 +258,13 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
         E t = 0;
         for (int c = 0; c < GX; c++) t += red[r * (GX + 1) + c];
         if (r < rows && !is_lost(P, r)) {
-            put_row(o + (first + r) * D, acc + i * DN, D, t == 0 ? 0 : 1 / t);
+            put_row(o + (first + r) * d.Dv, acc + i * DN, d.Dv, t == 0 ? 0 : 1 / t);
             if (x == 0) lse[first + r] = t == 0 ? NONE : m[i] * LN2 + log(t);
         }
     }
     for (int r = LID; r < rows; r += ITEMS)
         if (is_lost(P, r))
-            attend_row(o + (first + r) * D, lse + first + r, q + r * d.qt, k, v, mask, scale, &d, q0 + r);
+            attend_row(o + (first + r) * d.Dv, lse + first + r, q + r * d.qt, k, v, marks, scale, &d, q0 + r);
 }
 #endif
 
@@ -264,9 +281,9 @@ __kernel GROUP void dots(__global E* restrict delta, __global const S* restrict 
     long row = get_global_id(1), h = row / d.Tq, b = get_group_id(2), head = b * d.H * d.Tq;
     E s = 0;
     if (h < d.H) {
-        __global const S *p = g + og + b * d.gb + h * d.gh + row % d.Tq * d.gt, *r = o + oo + (head + row) * d.D;
-        for (int c = x * 4; c < d.D; c += GX * 4) {
-            V v = four(p, c, d.D) * four(r, c, d.D);
+        __global const S *p = g + og + b * d.gb + h * d.gh + row % d.Tq * d.gt, *r = o + oo + (head + row) * d.Dv;
+        for (int c = x * 4; c < d.Dv; c += GX * 4) {
+            V v = four(p, c, d.Dv) * four(r, c, d.Dv);
             s += (v.x + v.y) + (v.z + v.w);
         }
     }
@@ -279,8 +296,8 @@ __kernel GROUP void dots(__global E* restrict delta, __global const S* restrict 
 }
 #endif
 
-// p and ds of one query and key: s is the score in powers of two, lse likewise (infinity for a query without keys).
-#define WEIGHT(s, lse) exp2((s) - (lse))
+// p of a score s in powers of two, and lse likewise (infinity for a query without keys); ds of its slope u.
+#define WEIGHT(s, lse) exp2(BELOW(V, (s) - (lse)))
 // Both products, and both sums, are one call in a loop: a CPU driver's compiler fails when a function with barriers in
 // a loop is inlined twice. The first turn fills u, or av, which then trade places with s, or ak.
 #define COPY(to, from) UNROLL for (int c = 0; c < TR; c++) to[c] = from[c];
@@ -289,8 +306,7 @@ __kernel GROUP void dots(__global E* restrict delta, __global const S* restrict 
 __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restrict q, __global const S* restrict k,
                                __global const S* restrict v, __global const S* restrict g,
                                __global const E* restrict lse, __global const E* restrict delta,
-                               __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse,
-                               long omask, E scale, const Dims d) {
+                               long oq, long ok, long ov, long og, long olse, MARKS_ARGS E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
     int x = get_local_id(0), y = get_local_id(1), D = d.D;
     int q0 = (get_num_groups(0) - 1 - get_group_id(0)) * BR, rows = min(BR, (int)d.Tq - q0);
@@ -299,7 +315,7 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
     g += og + b * d.gb + h * d.gh + q0 * d.gt;
     k += ok + b * d.kb + h / d.G * d.kh;
     v += ov + b * d.vb + h / d.G * d.vh;
-    mask += omask + b * d.mask_b;
+    MARKS(b, h)
     V s[TR], u[TR], acc[TR * DN];
     E top[TR], dot[TR];
     UNROLL for (int i = 0; i < TR; i++) {
@@ -316,15 +332,19 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
         for (int z = 0; z < 2; z++) {
             COPY(u, s);
             product(s, slices, z ? q : g, rows, z ? d.qt : d.gt, z ? k + kb * d.kt : v + kb * d.vt, n, z ? d.kt : d.vt,
-                    D);
+                    z ? D : (int)d.Dv);
         }
         bool whole = WHOLE(q0, q0 + rows - 1, kb, BC);
         UNROLL for (int i = 0; i < TR; i++) {
-            V p = WEIGHT(s[i] * (scale * LOG2E), top[i]);
+            int at = q0 + y * TR + i;
+            V bend = (V)(1);
+            s[i] *= scale * LOG2E;
+            SHAPE_KEYS(s[i], bend, at, j)
+            V p = WEIGHT(s[i], top[i]);
             s[i] = (V)(SLOPE(p.x, u[i].x, dot[i]), SLOPE(p.y, u[i].y, dot[i]), SLOPE(p.z, u[i].z, dot[i]),
-                       SLOPE(p.w, u[i].w, dot[i]));
+                       SLOPE(p.w, u[i].w, dot[i])) * bend;
             if (!whole) {
-                int at = q0 + y * TR + i, lo = lo_of(&d, at), hi = hi_of(&d, at);
+                int lo = lo_of(&d, at), hi = hi_of(&d, at);
                 s[i].x = SEEN(lo, hi, j) ? s[i].x : 0;
                 s[i].y = SEEN(lo, hi, j + 1) ? s[i].y : 0;
                 s[i].z = SEEN(lo, hi, j + 2) ? s[i].z : 0;
@@ -343,7 +363,7 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
     for (int r = LID; r < rows; r += ITEMS)
         if (is_lost(P, r))
             query_grad_row(dq + (first + r) * D, q + r * d.qt, k, v, g + r * d.gt, lse[olse + first + r],
-                           delta[first + r], mask, scale, &d, q0 + r);
+                           delta[first + r], marks, scale, &d, q0 + r);
 }
 #endif
 
@@ -351,15 +371,15 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
 __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, __global const S* restrict q,
                              __global const S* restrict k, __global const S* restrict v, __global const S* restrict g,
                              __global const E* restrict lse, __global const E* restrict delta,
-                             __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse,
-                             long omask, E scale, const Dims d) {
+                             long oq, long ok, long ov, long og, long olse, MARKS_ARGS E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
     int x = get_local_id(0), y = get_local_id(1), D = d.D, Tq = d.Tq;
-    int k0 = get_group_id(0) * BR, rows = min(BR, (int)d.Tk - k0), off = (int)(d.Tk - d.Tq);
+    int k0 = get_group_id(0) * BR, rows = min(BR, (int)d.Tk - k0), off = (int)d.off;
     long kh = get_group_id(1), b = get_group_id(2);
     k += ok + b * d.kb + kh * d.kh + k0 * d.kt;
     v += ov + b * d.vb + kh * d.vh + k0 * d.vt;
-    mask += omask + b * d.mask_b;
+    MARKS(b, kh * d.G)
+    const Marks first_head = marks;
     V s[TR], u[TR], ak[TR * DN], av[TR * DN];
     UNROLL for (int i = 0; i < TR; i++) s[i] = (V)(0);
     UNROLL for (int i = 0; i < TR * DN; i++) ak[i] = av[i] = (V)(0);
@@ -374,7 +394,8 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
             __global const S *qs = qh + qb * d.qt, *gs = gh + qb * d.gt;
             for (int i = 0; i < 2; i++) {
                 COPY(u, s);
-                product(s, slices, i ? k : v, rows, i ? d.kt : d.vt, i ? qs : gs, n, i ? d.qt : d.gt, D);
+                product(s, slices, i ? k : v, rows, i ? d.kt : d.vt, i ? qs : gs, n, i ? d.qt : d.gt,
+                        i ? D : (int)d.Dv);
             }
             E top[TC], dot[TC];
             // rows are keys here: each must lie within what the first and the last query see
@@ -390,7 +411,10 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
             V tops = (V)(top[0], top[1], top[2], top[3]);
             UNROLL for (int i = 0; i < TR; i++) {
                 int at = k0 + y * TR + i;
-                V p = WEIGHT(s[i] * (scale * LOG2E), tops);
+                V bend = (V)(1);
+                s[i] *= scale * LOG2E;
+                SHAPE_QUERIES(s[i], bend, j, at)
+                V p = WEIGHT(s[i], tops);
                 if (!whole) {
                     p.x = SEEN(lo[0], hi[0], at) ? p.x : 0;
                     p.y = SEEN(lo[1], hi[1], at) ? p.y : 0;
@@ -399,15 +423,16 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
                 }
                 s[i] = p;
                 u[i] = (V)(SLOPE(p.x, u[i].x, dot[0]), SLOPE(p.y, u[i].y, dot[1]), SLOPE(p.z, u[i].z, dot[2]),
-                           SLOPE(p.w, u[i].w, dot[3]));
+                           SLOPE(p.w, u[i].w, dot[3])) * bend;
             }
             for (int i = 0; i < 2; i++) {
                 keep(P, s);
                 COPY(s, u);
-                spread(av, slices, P, i ? qs : gs, n, i ? d.qt : d.gt, D);
+                spread(av, slices, P, i ? qs : gs, n, i ? d.qt : d.gt, i ? D : (int)d.Dv);
                 UNROLL for (int c = 0; c < TR * DN; c++) { V t = av[c]; av[c] = ak[c]; ak[c] = t; }
             }
         }
+        NEXT_HEAD(&d)
     }
     long first = (b * (d.H / d.G) + kh) * d.Tk + k0, head = b * d.H + kh * d.G;
     UNROLL for (int i = 0; i < TR; i++) P[(y * TR + i) * GX + x] = not_finite(ak + i * DN) + not_finite(av + i * DN);
@@ -416,13 +441,13 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
         int r = y * TR + i;
         if (r < rows && !is_lost(P, r)) {
             put_row(dk + (first + r) * D, ak + i * DN, D, scale);
-            put_row(dv + (first + r) * D, av + i * DN, D, 1);
+            put_row(dv + (first + r) * d.Dv, av + i * DN, d.Dv, 1);
         }
     }
     for (int r = LID; r < rows; r += ITEMS)
         if (is_lost(P, r))
-            key_grad_row(dk + (first + r) * D, dv + (first + r) * D, q + oq + b * d.qb + kh * d.G * d.qh, k + r * d.kt,
-                         v + r * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + olse + head * Tq, delta + head * Tq,
-                         mask, scale, &d, k0 + r);
+            key_grad_row(dk + (first + r) * D, dv + (first + r) * d.Dv, q + oq + b * d.qb + kh * d.G * d.qh,
+                         k + r * d.kt, v + r * d.vt, g + og + b * d.gb + kh * d.G * d.gh, lse + olse + head * Tq,
+                         delta + head * Tq, first_head, scale, &d, k0 + r);
 }
 #endif

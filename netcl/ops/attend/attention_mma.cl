@@ -29,7 +29,7 @@
     q += oq + b * d.qb + h * d.qh + q0 * d.qt; \
     k += ok + b * d.kb + h / d.G * d.kh; \
     v += ov + b * d.vb + h / d.G * d.vh; \
-    mask += omask + b * d.mask_b;
+    MARKS(b, h)
 #define STAGE(n) (tiles + ((n) & 1) * 2 * TILE)
 #define FETCH_KEYS(to, at) \
     FETCH(to, k + (at) * d.kt, d.kt, Tk - (at), BC) \
@@ -86,8 +86,7 @@ static inline bool is_lost(float (*o)[4], int second) {
 #ifdef USE_ATTEND
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
     __global S* restrict o, __global float* restrict lse, __global const S* restrict q, __global const S* restrict k,
-    __global const S* restrict v, __global const uchar* restrict mask, long oq, long ok, long ov, long omask,
-    float scale, const Dims d) {
+    __global const S* restrict v, long oq, long ok, long ov, MARKS_ARGS float scale, const Dims d) {
     SHARED(shared, KEPT + 4 * TILE);
     PROMISE
     QUERIES
@@ -150,7 +149,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
     }
     const int at = first + MY_ROW;
     if (MINE(lost) && at < q0 + rows)
-        attend_row(o + (row + at) * D, lse + row + at, q + (at - q0) * d.qt, k, v, mask, scale, &d, at);
+        attend_row(o + (row + at) * D, lse + row + at, q + (at - q0) * d.qt, k, v, marks, scale, &d, at);
 }
 #endif
 
@@ -158,7 +157,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
     __global S* restrict dq, __global const S* restrict q, __global const S* restrict k, __global const S* restrict v,
     __global const S* restrict g, __global const float* restrict lse, __global const float* restrict delta,
-    __global const uchar* restrict mask, long oq, long ok, long ov, long og, long olse, long omask, float scale,
+    long oq, long ok, long ov, long og, long olse, MARKS_ARGS float scale,
     const Dims d) {
     SHARED(shared, KEPT + 4 * TILE);
     PROMISE
@@ -207,7 +206,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
     const int at = first + MY_ROW;
     if (MINE(lost) && at < q0 + rows)
         query_grad_row(dq + (row + at) * D, q + (at - q0) * d.qt, k, v, g + (at - q0) * d.gt, lse[row + at],
-                       delta[row + at], mask, scale, &d, at);
+                       delta[row + at], marks, scale, &d, at);
 }
 #endif
 
@@ -220,13 +219,13 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     __global S* restrict dk, __global S* restrict dv, __global const S* restrict q, __global const S* restrict k,
     __global const S* restrict v, __global const S* restrict g, __global const float* restrict lse,
-    __global const float* restrict delta, __global const uchar* restrict mask, long oq, long ok, long ov, long og,
-    long olse, long omask, float scale, const Dims d) {
+    __global const float* restrict delta, long oq, long ok, long ov, long og, long olse, MARKS_ARGS float scale,
+    const Dims d) {
     SHARED(shared, KEPT + 4 * TILE + 16 * BC);
     PROMISE
     const int heads = d.H / d.G;
     PLACES
-    const int off = Tk - Tq, window = d.window, causal = d.causal;
+    const int off = d.off, window = d.window, causal = d.causal;
     const int k0 = get_group_id(0) * BR, rows = min(BR, Tk - k0), first = k0 + warp * 16;
     const uint rows_at = tiles + 4 * TILE;
     const long row = get_group_id(1) * (long)Tk;
@@ -236,7 +235,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     g += og + b * d.gb + h * d.G * d.gh;
     lse += olse + (b * d.H + h * d.G) * Tq;
     delta += (b * d.H + h * d.G) * Tq;
-    mask += omask + b * d.mask_b;
+    MARKS(b, h * d.G)
     // Queries that see a key of this block: from its first key's own place on (causal), and at most `window` away.
     const int begin = max(0, causal ? k0 - off : window > 0 ? k0 - off - window + 1 : 0);
     const int end = window > 0 ? min(Tq, k0 + rows - 1 - off + window) : Tq;
@@ -301,6 +300,6 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     const int at = first + MY_ROW;
     if (MINE(lost) && at < k0 + rows)
         key_grad_row(dk + (row + at) * D, dv + (row + at) * D, q, k + (at - k0) * d.kt, v + (at - k0) * d.vt, g, lse,
-                     delta, mask, scale, &d, at);
+                     delta, marks, scale, &d, at);
 }
 #endif

@@ -1,16 +1,12 @@
 // attention_rows.cl: what all kernels of attention share, and single rows of its results in plain arithmetic. Comes
-// before attention_gpu.cl, attention_mma.cl or attention_cpu.cl.
+// after attention_scores.cl, before attention_gpu.cl, attention_mma.cl or attention_cpu.cl.
 //
 // Tiles multiply what a query does not see by 0, and matrix units split floats into parts: both make NaN of infinity.
 // So a row of a result that is not finite everywhere is computed again, by one work-item and over the seen keys alone:
 //   attend_row      o and lse of query i        query_grad_row   dq of query i        key_grad_row   dk and dv of key j
 // Then infinity and NaN in q, k, v and g reach what they reach in plain arithmetic, and nothing that does not see them.
-// Query i sees the keys [lo(i), hi(i)): all, or up to its own place (causal, aligned bottom right) or `window` places
-// from it; a key may be masked as padding. E: compute type, S: storage type.
 #define UNROLL _Pragma("unroll")
-#define NONE (-INFINITY)
 #define LOST(x) ((x) - (x))   // 0, or NaN of what is not finite; Mesa would take x * 0 for 0
-#define LOG2E ((E)1.4426950408889634)
 typedef JOIN(E, 4) E4;
 #if defined(NARROW) && defined(ALIGNED)
 #define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4A)(p)
@@ -21,32 +17,6 @@ typedef JOIN(E, 4) E4;
 #else
 #define GET4(p) vload4(0, p)
 #endif
-
-// Lengths, then strides of q, k, v, g in elements by batch, head and row (rows themselves are contiguous).
-typedef struct {
-    long B, H, G, Tq, Tk, D, causal, window, mask_b, qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, splits, rows;
-} Dims;
-
-static inline int lo_of(const Dims* d, int i) {
-    int first = d->window > 0 ? i + (int)d->Tk - (int)d->Tq - (int)d->window + 1 : 0;
-    return max(first, 0);
-}
-
-static inline int hi_of(const Dims* d, int i) {
-    int last = i + (int)d->Tk - (int)d->Tq + 1;
-    if (!d->causal) last = d->window > 0 ? last + (int)d->window - 1 : (int)d->Tk;
-    return min(last, (int)d->Tk);
-}
-
-#ifdef MASK
-#define REAL(j) (mask[j] == 0)
-#define WHOLE(first, last, j, n) false
-#else
-#define REAL(j) 1
-// whether the queries first .. last see all of n keys from j on: by far the most tiles are so
-#define WHOLE(first, last, j, n) ((j) >= lo_of(&d, last) && (j) + (n) <= hi_of(&d, first))
-#endif
-#define SEEN(lo, hi, j) ((j) >= (lo) && (j) < (hi) && REAL(j))
 
 // Four elements of a row from c on; 0 past the end. four_wide: of k and v, which may have been widened to E before.
 static inline E4 four(__global const S* p, int c, int D) {
@@ -92,25 +62,26 @@ static inline void put_four(__global S* to, int c, E4 v, int D) {
 
 #if defined(USE_ATTEND) || defined(USE_ATTEND_FEW)
 static inline void attend_row(__global S* o, __global E* lse, __global const S* q, __global const KV* k,
-                              __global const KV* v, __global const uchar* mask, E scale, const Dims* d, int i) {
+                              __global const KV* v, Marks marks, E scale, const Dims* d, int i) {
     const int lo = lo_of(d, i), hi = hi_of(d, i), D = d->D;
-    E top = NONE, sum = 0;
+    E top = SINK, sum = 0, bend = 1;
     for (int j = lo; j < hi && top < INFINITY; j++) {   // with infinity or NaN all of the row is NaN
-        const E s = REAL(j) ? dot_rows(q, k + j * d->kt, D) * scale : NONE;
+        if (UNSEEN(i, j)) continue;
+        const E s = shaped(dot_rows(q, k + j * d->kt, D) * scale, 1, marks, d, i, j, &bend);
         if (!(s <= top)) top = s;
     }
     const E base = top == NONE ? 0 : top;
-    for (int c0 = 0; c0 < D; c0 += 4 * NF) {
+    for (int c0 = 0; c0 < d->Dv; c0 += 4 * NF) {
         E4 a[NF];
         FOURS a[x] = (E4)(0);
-        sum = 0;
+        sum = exp(SINK - base);
         for (int j = lo; j < hi && sum == sum; j++) {
-            if (!REAL(j)) continue;
-            const E p = exp(dot_rows(q, k + j * d->kt, D) * scale - base);
+            if (UNSEEN(i, j)) continue;
+            const E p = exp(shaped(dot_rows(q, k + j * d->kt, D) * scale, 1, marks, d, i, j, &bend) - base);
             sum += p;
-            FOURS a[x] += p * four_wide(v + j * d->vt, c, D);
+            FOURS a[x] += p * four_wide(v + j * d->vt, c, d->Dv);
         }
-        FOURS put_four(o, c, a[x] * (sum == 0 ? 0 : 1 / sum), D);
+        FOURS put_four(o, c, a[x] * (sum == 0 ? 0 : 1 / sum), d->Dv);
     }
     *lse = sum == 0 ? NONE : base + log(sum);
 }
@@ -118,17 +89,18 @@ static inline void attend_row(__global S* o, __global E* lse, __global const S* 
 
 #ifdef USE_QUERY_GRAD
 static inline void query_grad_row(__global S* dq, __global const S* q, __global const S* k, __global const S* v,
-                                  __global const S* g, E lse, E delta, __global const uchar* mask, E scale,
-                                  const Dims* d, int i) {
+                                  __global const S* g, E lse, E delta, Marks marks, E scale, const Dims* d, int i) {
     const int lo = lo_of(d, i), hi = hi_of(d, i), D = d->D;
     for (int c0 = 0; c0 < D; c0 += 4 * NF) {
         E4 a[NF];
         FOURS a[x] = (E4)(0);
-        E s = 0;
+        E s = 0, bend = 1;
         for (int j = lo; j < hi && s == s; j++) {
-            if (!REAL(j)) continue;
-            const E p = exp(dot_rows(q, k + j * d->kt, D) * scale - (lse == NONE ? INFINITY : lse));
-            s = SLOPE(p, dot_rows(g, v + j * d->vt, D), delta);
+            if (UNSEEN(i, j)) continue;
+            s = shaped(dot_rows(q, k + j * d->kt, D) * scale, 1, marks, d, i, j, &bend);
+            s -= lse == NONE ? INFINITY : lse;
+            const E p = exp(BELOW(E, s));
+            s = SLOPE(p, dot_rows(g, v + j * d->vt, d->Dv), delta) * bend;
             FOURS a[x] += s * four(k + j * d->kt, c, D);
         }
         FOURS put_four(dq, c, a[x] * scale, D);
@@ -137,28 +109,33 @@ static inline void query_grad_row(__global S* dq, __global const S* q, __global 
 #endif
 
 #ifdef USE_KEY_GRAD
-// q, g, lse and delta are those of the first of the G heads that share this key
+// q, g, lse, delta and marks are those of the first of the G heads that share this key
 static inline void key_grad_row(__global S* dk, __global S* dv, __global const S* q, __global const S* k,
                                 __global const S* v, __global const S* g, __global const E* lse,
-                                __global const E* delta, __global const uchar* mask, E scale, const Dims* d, int j) {
-    const int Tq = d->Tq, D = d->D, heads = REAL(j) ? d->G : 0;
-    for (int c0 = 0; c0 < D; c0 += 4 * NF) {
+                                __global const E* delta, Marks marks, E scale, const Dims* d, int j) {
+    const int Tq = d->Tq, D = d->D, Dv = d->Dv;
+    const Marks first = marks;
+    for (int c0 = 0; c0 < max(D, Dv); c0 += 4 * NF) {
         E4 ak[NF], av[NF];
         FOURS ak[x] = av[x] = (E4)(0);
-        E p = 0;
-        for (int z = 0; z < heads; z++)
+        E p = 0, bend = 1;
+        marks = first;
+        for (int z = 0; z < d->G; z++) {
             for (int i = 0; i < Tq && p == p; i++) {
-                if (j < lo_of(d, i) || j >= hi_of(d, i)) continue;
+                if (j < lo_of(d, i) || j >= hi_of(d, i) || UNSEEN(i, j)) continue;
                 __global const S *qi = q + z * d->qh + i * d->qt, *gi = g + z * d->gh + i * d->gt;
                 const E top = lse[z * d->Tq + i];
-                p = exp(dot_rows(k, qi, D) * scale - (top == NONE ? INFINITY : top));
-                const E s = SLOPE(p, dot_rows(v, gi, D), delta[z * d->Tq + i]);
-                FOURS av[x] += p * four(gi, c, D);
+                p = shaped(dot_rows(k, qi, D) * scale, 1, marks, d, i, j, &bend) - (top == NONE ? INFINITY : top);
+                p = exp(BELOW(E, p));
+                const E s = SLOPE(p, dot_rows(v, gi, Dv), delta[z * d->Tq + i]) * bend;
+                FOURS av[x] += p * four(gi, c, Dv);
                 FOURS ak[x] += s * four(qi, c, D);
             }
+            NEXT_HEAD(d)
+        }
         FOURS {
             put_four(dk, c, ak[x] * scale, D);
-            put_four(dv, c, av[x], D);
+            put_four(dv, c, av[x], Dv);
         }
     }
 }

@@ -17,7 +17,18 @@ from netcl.kernels.program import Program, program
 from netcl.kernels.route import FIRST, Route, choose
 from netcl.kernels.tuning import parameters
 from netcl.ops.attend import mma
-from netcl.ops.attend.problem import ATTENTION, ATTENTION_GRAD, OPTIONS, Call, arguments, dims, results, rows
+from netcl.ops.attend.problem import (
+    ATTENTION,
+    ATTENTION_GRAD,
+    OPTIONS,
+    BiasGrad,
+    Call,
+    arguments,
+    dims,
+    flags,
+    results,
+    rows,
+)
 
 Defines = dict[str, Any]
 Planner = Callable[[Call], Callable[..., Any]]
@@ -45,7 +56,7 @@ def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile, most: 
 def forward(c: Call) -> tuple[Tensor, Tensor]:
     """o and lse."""
     readable = mma.is_readable(c.x, *rows(c))
-    key = (ATTENTION, c.q.shape, c.q.dtype, c.mask is None, _aligned(c), readable, route.mode)
+    key = (ATTENTION, c.q.shape, c.x.width, c.q.dtype, flags(c), _aligned(c), readable, route.mode)
 
     def make() -> Callable[[Call], tuple[Tensor, Tensor]]:
         tiled = Route(FIRST, "tiled", lambda: _plan_forward(c))
@@ -57,23 +68,32 @@ def forward(c: Call) -> tuple[Tensor, Tensor]:
     return remember(c.q.queue, key, make)(c)
 
 
-def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dk and dv."""
+def backward(c: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv, and the dots of g and o."""
     readable = mma.is_readable(c.x, *rows(c))
-    key = (ATTENTION_GRAD, c.x, c.q.dtype, c.mask is None, _aligned(c), readable, route.mode)
+    key = (ATTENTION_GRAD, c.x, c.q.dtype, flags(c), _aligned(c), readable, route.mode)
 
-    def make() -> Callable[[Call], tuple[Tensor, Tensor, Tensor]]:
+    def make() -> Callable[[Call], tuple[Tensor, Tensor, Tensor, Tensor]]:
         made, dots = _plan_dots(c)
         tiled = Route(FIRST, "tiled", lambda: _plan_backward(c))
         grads = choose(ATTENTION_GRAD, [*mma.routes(c, readable, mma.plan_backward), tiled])
 
         def run(c: Call) -> Any:
             d = made.record("d", **dims(c))
-            return grads(**arguments(c), delta=dots(g=c.g, o=c.o, d=d).buffer, d=d)
+            delta = dots(g=c.g, o=c.o, d=d)
+            return (*grads(**arguments(c), delta=delta.buffer, d=d), delta)
 
         return run
 
     return remember(c.q.queue, key, make)(c)
+
+
+def bias_grad(c: Call, delta: Tensor, wanted: BiasGrad) -> Tensor:
+    """The sums of ds that `wanted` names."""
+    key = ("bias_grad", c.x, c.q.dtype, flags(c), _aligned(c), wanted)
+    launch = remember(c.q.queue, key, lambda: _plan_bias_grad(c, wanted))
+    found: Tensor = launch(c, delta)
+    return found
 
 
 # -- kernels of any GPU ------------------------------------------------------------------------------------------------
@@ -81,26 +101,27 @@ def backward(c: Call) -> tuple[Tensor, Tensor, Tensor]:
 
 def _aligned(c: Call) -> bool:
     """Whether all rows begin at multiples of four elements."""
-    return c.x.size % 4 == 0 and all(t.offset % 4 == 0 and all(s % 4 == 0 for s in t.strides[:3]) for t in rows(c))
+    return c.x.size % 4 == c.x.width % 4 == 0 and all(
+        t.offset % 4 == 0 and all(s % 4 == 0 for s in t.strides[:3]) for t in rows(c)
+    )
 
 
 def _program(use: str, c: Call, sizes: Defines) -> Program:
     """The kernel of attention_gpu.cl that is named like `use`."""
-    defines: Defines = {f"USE_{use}": 1, **sizes}
-    if c.mask is not None and use != "DOTS":
-        defines["MASK"] = 1
+    defines: Defines = {f"USE_{use}": 1, **sizes, **(dict(flags(c)) if use != "DOTS" else {})}
     if _aligned(c):
         defines["ALIGNED"] = 1
     types = {"S": C_NAME[c.q.dtype], "E": C_NAME[compute_dtype(c.q.dtype)]}
-    text = sources.load("attention_rows.cl", "attention_gpu.cl", **types, **defines)
+    more = ("bias_grad_gpu.cl",) if use == "BIAS_GRAD" else ()
+    text = sources.load("attention_scores.cl", "attention_rows.cl", "attention_gpu.cl", *more, **types, **defines)
     return program(c.q.queue, text, use.lower(), OPTIONS)
 
 
 def _tiled(use: str, c: Call, length: int, heads: int) -> tuple[Program, tuple[int, ...], tuple[int, ...]]:
     """The kernel for `length` rows of each head, its grid and its group."""
     compute, profile = compute_dtype(c.q.dtype), profile_of(c.q.queue)
-    most = parameters("attention_gpu", profile)[use] if compute == FLOAT32 else 4
-    sizes = geometry(length, c.x.size, compute.itemsize, profile, most)
+    most = parameters("attention_gpu", profile).get(use, 4) if compute == FLOAT32 else 4
+    sizes = geometry(length, max(c.x.size, c.x.width), compute.itemsize, profile, most)
     blocks = -(-length // (sizes["TR"] * sizes["GY"]))
     grid = (blocks * sizes["GX"], heads * sizes["GY"], c.x.batch)
     return _program(use, c, sizes), grid, (sizes["GX"], sizes["GY"], 1)
@@ -116,7 +137,7 @@ def _plan_forward(c: Call) -> Callable[..., Any]:
 def _plan_dots(c: Call) -> tuple[Program, Callable[..., Tensor]]:
     """The kernel `dots` and its launch, which makes delta."""
     x, compute = c.x, compute_dtype(c.q.dtype)
-    sizes = geometry(x.queries, x.size, compute.itemsize, profile_of(c.q.queue))
+    sizes = geometry(x.queries, max(x.size, x.width), compute.itemsize, profile_of(c.q.queue))
     across, down = sizes["GX"], sizes["GY"]
     made = _program("DOTS", c, sizes)
     grid = (across, -(-x.heads * x.queries // down) * down, x.batch)
@@ -128,5 +149,17 @@ def _plan_backward(c: Call) -> Callable[..., Any]:
     made, grid, group = _tiled("QUERY_GRAD", c, c.x.queries, c.x.heads)
     query_grad = made.bind(grid, group, {"dq": (c.q.shape, c.q.dtype)})
     made, grid, group = _tiled("KEY_GRAD", c, c.x.keys, c.x.heads // c.x.group)
-    key_grad = made.bind(grid, group, dict.fromkeys(("dk", "dv"), (c.k.shape, c.k.dtype)))
+    key_grad = made.bind(grid, group, {"dk": (c.k.shape, c.k.dtype), "dv": (c.v.shape, c.v.dtype)})
     return lambda **given: (query_grad(**given), *key_grad(**given))
+
+
+def _plan_bias_grad(c: Call, wanted: BiasGrad) -> Callable[[Call, Tensor], Tensor]:
+    """The launch of `bias_grad`."""
+    compute, profile = compute_dtype(c.q.dtype), profile_of(c.q.queue)
+    sizes = geometry(c.x.queries, max(c.x.size, c.x.width), compute.itemsize, profile)
+    across, down = sizes["GX"], sizes["GY"]
+    made = _program("BIAS_GRAD", c, {**sizes, **wanted.defines})
+    samples, heads, *blocks = wanted.grid(sizes["TR"] * down, 4 * across)
+    grid, group = (blocks[0] * blocks[1] * across, heads * down, samples), (across, down, 1)
+    launch = made.bind(grid, group, {"out": (wanted.shape, compute)}, across=blocks[1], **wanted.steps)
+    return lambda c, delta: launch(**arguments(c), delta=delta.buffer, d=made.record("d", **dims(c)))

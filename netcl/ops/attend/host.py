@@ -2,42 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
-from netcl.core.dtypes import DType, compute_dtype
+from netcl.core.dtypes import BOOL, DType, compute_dtype
 from netcl.ops.attend.problem import Geometry
 
 NUMPY_SCORES = 1 << 22  # scores that the NumPy form holds at once
+Names = tuple[str, ...]
 
 
-def _visible(x: Geometry, first: int, last: int, mask: np.ndarray | None) -> np.ndarray | None:
-    """Which keys the queries [first, last) see, broadcastable to (B, H_kv, group, last - first, Tk); None for all."""
-    place = np.arange(first, last)[:, None] + (x.keys - x.queries)
-    key = np.arange(x.keys)[None, :]
-    seen = key <= place if x.causal else None
-    if x.window:
-        near = (place - key < x.window) & (key - place < x.window)
-        seen = near if seen is None else seen & near
-    if mask is not None:
-        real = (mask == 0)[:, None, None, None, :]
-        seen = real if seen is None else seen & real
-    return seen
+class Block(NamedTuple):
+    """Rows first .. last of all heads: what they see (None for all), scores, and the slope of the cap."""
+
+    first: int
+    last: int
+    seen: np.ndarray | None
+    scores: np.ndarray
+    bend: np.ndarray | None
 
 
-def _blocks(x: Geometry) -> list[tuple[int, int]]:
-    step = max(1, NUMPY_SCORES // max(x.batch * x.heads * x.keys, 1))
-    return [(i, min(i + step, x.queries)) for i in range(0, x.queries, step)]
+class Scores:
+    """What makes the scores of a call: its geometry and arrays, the latter by the names of problem.Marks."""
 
+    def __init__(self, x: Geometry, dtype: DType, marks: dict[str, np.ndarray]) -> None:
+        self.x, self.compute, self.marks = x, compute_dtype(dtype), marks
 
-def _grouped(a: np.ndarray, x: Geometry, compute: DType) -> np.ndarray:
-    """(B, H, T, ...) as (B, H_kv, group, T, ...)."""
-    shape = (x.batch, x.heads // x.group, x.group, *a.shape[2:])
-    return np.asarray(a.astype(compute, copy=False).reshape(shape))
+    def grouped(self, a: np.ndarray) -> np.ndarray:
+        """(B, H, T, ...) as (B, H_kv, group, T, ...); axes of one element stay so."""
+        x = self.x
+        heads = (1, 1) if a.shape[1] == 1 else (x.heads // x.group, x.group)
+        return np.asarray(self.wide(a).reshape(a.shape[0], *heads, *a.shape[2:]))
 
+    def wide(self, a: np.ndarray) -> np.ndarray:
+        """`a` in the compute dtype."""
+        return a if a.dtype == BOOL else a.astype(self.compute, copy=False)
 
-def _scores(x: Geometry, q: np.ndarray, kt: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
-    s: np.ndarray = (q * q.dtype.type(x.scale)) @ kt
-    return s if seen is None else np.where(seen, s, q.dtype.type(-np.inf))
+    def distance(self, first: int, last: int) -> np.ndarray:
+        """How many places key j lies behind the place of query i."""
+        return np.arange(first, last)[:, None] + self.x.offset - np.arange(self.x.keys)[None, :]
+
+    def seen(self, first: int, last: int, mask: np.ndarray | None) -> np.ndarray | None:
+        """Which keys the queries first .. last see, broadcastable to (B, H_kv, group, rows, Tk); None for all."""
+        x, behind = self.x, self.distance(first, last)
+        parts = [behind >= 0] if x.causal else []
+        if x.window:
+            parts.append(np.abs(behind) < x.window)
+        if "padding" in self.marks:
+            parts.append((self.marks["padding"] == 0)[:, None, None, None, :])
+        if mask is not None:
+            parts.append(mask if mask.dtype == BOOL else mask != -np.inf)
+        found: np.ndarray | None = None
+        for part in parts:
+            found = part if found is None else found & part
+        return found
+
+    def blocks(self, q: np.ndarray, kt: np.ndarray) -> Iterator[Block]:
+        """The scores of q by kt, some rows at a time."""
+        x, step = self.x, max(1, NUMPY_SCORES // max(self.x.batch * self.x.heads * self.x.keys, 1))
+        slopes = self.grouped(self.marks["slopes"])[..., None, None] if "slopes" in self.marks else None
+        masks = self.grouped(self.marks["mask"]) if "mask" in self.marks else None
+        for i in range(0, x.queries, step):
+            j = min(i + step, x.queries)
+            mask = masks if masks is None or masks.shape[3] == 1 else masks[:, :, :, i:j]
+            seen, s, bend = self.seen(i, j, mask), (q[:, :, :, i:j] * q.dtype.type(x.scale)) @ kt, None
+            if x.softcap:
+                t = np.tanh(s / q.dtype.type(x.softcap))
+                s, bend = t * q.dtype.type(x.softcap), 1 - t * t
+            if slopes is not None:
+                s = s - slopes * np.abs(self.distance(i, j)).astype(q.dtype)
+            if mask is not None and mask.dtype != BOOL:
+                s = s + mask
+            yield Block(i, j, seen, s if seen is None else np.where(seen, s, q.dtype.type(-np.inf)), bend)
 
 
 def _over_seen(w: np.ndarray, x: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
@@ -55,23 +93,24 @@ def _over_seen(w: np.ndarray, x: np.ndarray, seen: np.ndarray | None) -> np.ndar
 
 
 def numpy_attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, *, geometry: Geometry
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *marks: np.ndarray, names: Names, geometry: Geometry
 ) -> tuple[np.ndarray, np.ndarray]:
-    x, compute = geometry, compute_dtype(q.dtype)
-    o, lse = np.zeros(q.shape, q.dtype), np.full(q.shape[:3], -np.inf, compute)
-    if o.size == 0 or x.keys == 0:
+    """o and lse; `names` are those of `marks`."""
+    x, scores = geometry, Scores(geometry, q.dtype, dict(zip(names, marks)))
+    o, lse = np.zeros((*q.shape[:3], x.width), q.dtype), np.full(q.shape[:3], -np.inf, scores.compute)
+    if lse.size == 0:
         return o, lse
-    q5, kt = _grouped(q, x, compute), k.astype(compute, copy=False).swapaxes(2, 3)[:, :, None]
-    v4 = v.astype(compute, copy=False)[:, :, None]
-    for i, j in _blocks(x):
-        seen = _visible(x, i, j, mask)
-        s = _scores(x, q5[:, :, :, i:j], kt, seen)
-        top = s.max(-1, keepdims=True)
+    sink = scores.wide(scores.marks["sinks"]).reshape(-1, x.group, 1, 1) if "sinks" in scores.marks else None
+    kt, v4 = scores.wide(k).swapaxes(2, 3)[:, :, None], scores.wide(v)[:, :, None]
+    for i, j, seen, s, _ in scores.blocks(scores.grouped(q), kt):
+        top = s.max(-1, keepdims=True, initial=-np.inf)
+        top = top if sink is None else np.maximum(top, sink)
         top = np.where(top == -np.inf, 0, top)
         p = np.exp(s - top)
         total = p.sum(-1, keepdims=True)
+        total = total if sink is None else total + np.exp(sink - top)
         found = _over_seen(p, v4, seen) / np.where(total == 0, 1, total)
-        o[:, :, i:j] = found.reshape(x.batch, x.heads, j - i, x.size)
+        o[:, :, i:j] = found.reshape(x.batch, x.heads, j - i, x.width)
         lse[:, :, i:j] = (np.log(total) + top).reshape(x.batch, x.heads, j - i)
     return o, lse
 
@@ -83,27 +122,34 @@ def numpy_attention_grad(
     v: np.ndarray,
     o: np.ndarray,
     lse: np.ndarray,
-    mask: np.ndarray | None = None,
-    *,
+    *marks: np.ndarray,
+    names: Names,
     geometry: Geometry,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    x, compute = geometry, compute_dtype(q.dtype)
+    sums: tuple[tuple[tuple[int, ...], bool], ...] = (),
+) -> tuple[np.ndarray, ...]:
+    """dq, dk, dv, the dots of g and o, and for each of `sums` (shape, away) what problem.BiasGrad says."""
+    x, scores = geometry, Scores(geometry, q.dtype, dict(zip(names, marks)))
+    compute = scores.compute
     dq, dk, dv = (np.zeros(t.shape, compute) for t in (q, k, v))
-    if q.size == 0 or k.size == 0:
-        return dq.astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype)
-    q5, g5, o5 = (_grouped(a, x, compute) for a in (q, g, o))
-    k4, v4 = (a.astype(compute, copy=False)[:, :, None] for a in (k, v))
+    more = [np.zeros(shape, compute) for shape, _ in sums]
+    q5, g5, o5 = (scores.grouped(a) for a in (q, g, o))
+    k4, v4 = (scores.wide(a)[:, :, None] for a in (k, v))
     least = np.where(lse == -np.inf, np.inf, lse).reshape(*q5.shape[:4], 1)  # no keys: weights 0
     delta = (g5 * o5).sum(-1, keepdims=True)
     grouped = dq.reshape(q5.shape)
-    for i, j in _blocks(x):
-        block, seen = g5[:, :, :, i:j], _visible(x, i, j, mask)
-        s = _scores(x, q5[:, :, :, i:j], k4.swapaxes(3, 4), seen)
-        p = np.exp(s - least[:, :, :, i:j])
+    for i, j, seen, s, bend in scores.blocks(q5, k4.swapaxes(3, 4)) if lse.size and x.keys else ():
+        block = g5[:, :, :, i:j]
+        p = np.exp(np.minimum(s - least[:, :, :, i:j], 0))
         p = p if seen is None else np.where(seen, p, 0)  # where NaN is the largest score, exp(-infinity) is NaN too
         turned = None if seen is None else np.broadcast_to(seen, p.shape).swapaxes(3, 4)
         ds = np.where(p == 0, 0, p * (block @ v4.swapaxes(3, 4) - delta[:, :, :, i:j]))
+        for total, (shape, away) in zip(more, sums):
+            part = ds.reshape(x.batch, x.heads, j - i, x.keys)
+            part = -np.abs(scores.distance(i, j)) * part if away else part
+            into = total if shape[2] == 1 else total[:, :, i:j]
+            into += part.sum(tuple(a for a, n in enumerate(into.shape) if n == 1), keepdims=True)
+        ds = ds if bend is None else np.where(p == 0, 0, ds * bend)
         grouped[:, :, :, i:j] = _over_seen(ds, k4, seen) * compute.type(x.scale)
         dk += _over_seen(ds.swapaxes(3, 4), q5[:, :, :, i:j], turned).sum(2) * compute.type(x.scale)
         dv += _over_seen(p.swapaxes(3, 4), block, turned).sum(2)
-    return dq.astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype)
+    return dq.astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype), delta.reshape(lse.shape), *more

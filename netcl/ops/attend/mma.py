@@ -13,21 +13,22 @@ from netcl.kernels import sources
 from netcl.kernels.program import Program, program
 from netcl.kernels.route import FIRST, LAST, Route, cannot
 from netcl.kernels.tuning import parameters
-from netcl.ops.attend.problem import Call, Geometry, arguments, dims, results
+from netcl.ops.attend.problem import Call, Geometry, arguments, dims, flags, results
 from netcl.ops.nvidia import probe
 from netcl.ops.nvidia.edit import activate
 from netcl.ops.nvidia.precision import UNIT_TYPE, matmul_precision
 from netcl.ops.nvidia.wgmma import product_macro
 
-FILES = ("ptx.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
+FILES = ("ptx.cl", "attention_scores.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
 LIMITS = "for heads of up to 128 elements (64 of float32) and rows that begin at multiples of 16 bytes, not of doubles"
+SERVED = {"MASK"}  # what attention_mma.cl knows of attention_scores.cl
 LARGEST = {FLOAT16: 128, BFLOAT16: 128, FLOAT32: 64}  # head sizes whose sums fit in registers
 
 
 def is_readable(x: Geometry, *tensors: Tensor) -> bool:
     """Whether the units can compute `x` for `tensors`, each with rows of the head size."""
     dtype = tensors[0].dtype
-    if x.size > LARGEST.get(dtype, 0) or x.scale <= 0:
+    if x.size != x.width or x.size > LARGEST.get(dtype, 0) or x.scale <= 0:
         return False
     each = 16 // dtype.itemsize
     return not (x.size % each or any(t.offset % each or any(s % each for s in t.strides[:3]) for t in tensors))
@@ -42,6 +43,8 @@ def _route(family: str, c: Call, readable: bool, plan: Callable[[str, Call], Any
     dtype, profile = c.q.dtype, profile_of(c.q.queue)
     if not readable:
         return cannot(family, LIMITS)
+    if other := {name for name, _ in flags(c)} - SERVED:
+        return cannot(family, f"without {', '.join(sorted(other))}")
     if dtype == FLOAT32 and (family == "wgmma" or matmul_precision() == "highest"):
         return cannot(family, "for 16-bit floats, on mma also for float32 below precision 'highest'")
     if family not in probe.attention(profile):
@@ -73,8 +76,7 @@ def _program(
     defines |= sizes
     if not narrow:
         defines["TF32"] = 1
-    if c.mask is not None:
-        defines["MASK"] = 1
+    defines |= dict(flags(c))
     macros, edit = "", None
     if family == "wgmma":
         defines["WARPGROUP"], edit = 1, activate

@@ -12,7 +12,7 @@ from typing import Any
 
 from netcl.core.backend import cpu
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import BOOL, UINT8, as_dtype, common_dtype, compute_dtype, is_float
+from netcl.core.dtypes import as_dtype, common_dtype, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import as_int
 from netcl.core.protocols import Queue
@@ -20,8 +20,20 @@ from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.kernels import route
 from netcl.ops.attend import cpu as attention_cpu
 from netcl.ops.attend import gpu as attention_gpu
+from netcl.ops.attend import marks as extras
 from netcl.ops.attend.host import numpy_attention, numpy_attention_grad
-from netcl.ops.attend.problem import ATTENTION, ATTENTION_GRAD, Call, Geometry
+from netcl.ops.attend.marks import Given
+from netcl.ops.attend.problem import (
+    ALIGNMENTS,
+    ATTENTION,
+    ATTENTION_GRAD,
+    LOWER_RIGHT,
+    BiasGrad,
+    Call,
+    Geometry,
+    Marks,
+    Settings,
+)
 from netcl.ops.product.op import promote
 from netcl.ops.record import FLOATS, HALF, Facts, Op, register
 
@@ -33,40 +45,70 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    mask: Tensor | None = None,
+    *,
     causal: bool = False,
     scale: float | None = None,
     key_padding_mask: Tensor | None = None,
     window: int | None = None,
+    align: str = "lower_right",
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """o = softmax(scale * q k^T) v per head, and the log of the softmax's denominators.
+    """o = softmax(s) v per head over the keys that a query sees, and the log of the softmax's denominators.
 
-    o_i = sum_j exp(s_ij - lse_i) v_j,  lse_i = log sum_j exp(s_ij),  s_ij = scale * q_i . k_j for the keys j i sees.
-    causal: query i sees keys j <= i + Tk - Tq (aligned bottom right). window w: keys less than w places from its own
-    (behind it only, with causal). key_padding_mask (B, Tk): true where a key is padding, whose weight is exactly 0.
-    A query that sees no key gets 0 and lse = -infinity, where `softmax` of -inf alone gives NaN. scale: 1 / sqrt(D)
-    when None. Infinity and NaN reach what they reach in plain arithmetic; what a query does not see never reaches it.
-    Shapes: q (B, H, Tq, D), k and v (B, H_kv, Tk, D) with H_kv dividing H (query head h uses head h // (H / H_kv));
-    returns o (B, H, Tq, D) and lse (B, H, Tq) in the compute dtype. Any strides.
+    o_i = sum_j exp(s_ij - lse_i) v_j,  lse_i = log sum_j exp(s_ij). Scores are s_ij = scale * q_i . k_j, which softcap
+    makes softcap * tanh(s_ij / softcap), minus slope_h * |j - (i + off)|, plus mask_ij.
+    causal: query i sees keys j <= i + off. off is Tk - Tq with align "lower_right", so that the last query sees all
+    keys, as with a cache; it is 0 with "upper_left", which is PyTorch's is_causal. window w: keys less than w places
+    from its own, i + off (behind it only, with causal).
+    mask: broadcasts to (B, H, Tq, Tk), by strides. Bools: true where a key is seen, as in PyTorch's
+    scaled_dot_product_attention. Floats are added to scores; -infinity hides a key as false does.
+    key_padding_mask (B, Tk): the other way round, true where a key is padding, whose weight is exactly 0.
+    sinks (H,): a score per head that counts in the denominators and has no value.
+    alibi_slopes (H,) or (B, H): what a score loses per place between key and query.
+    A query that sees no key gets 0, and as lse its sink or -infinity, where `softmax` of -inf alone gives NaN.
+    Infinity and NaN reach what they reach in plain arithmetic; what a query does not see never reaches it.
+    Shapes: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv) with H_kv dividing H (query head h uses head
+    h // (H / H_kv)); returns o (B, H, Tq, Dv) and lse (B, H, Tq) in the compute dtype. Any strides. scale: 1 / sqrt(D)
+    when None.
     Memory: o, lse, and on CPU devices a packed copy of k; no map of scores.
-    Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
-    Source: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018, arXiv:1805.02867.
+    Dtypes of q, k and v promote as in NumPy; the other tensors are read in the compute dtype.
+    Raises: ShapeError for shapes that do not fit, DTypeError for integers.
+    Source: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018, arXiv:1805.02867; Press et al. 2022,
+    arXiv:2108.12409 (slopes); Xiao et al. 2024, arXiv:2309.17453 (sinks).
     """
+    return _attend(
+        q, k, v, Given(mask, sinks, alibi_slopes), Settings(causal, scale, key_padding_mask, window, align, softcap)
+    )
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, given: Given, s: Settings) -> tuple[Tensor, Tensor]:
+    """o and lse."""
     q, k, v = _alike("attention", q, k, v)
-    geometry = check("attention", q, k, v, causal, scale, key_padding_mask, window)
-    tensors = [q, k, v] if key_padding_mask is None else [q, k, v, key_padding_mask]
-    queue = same_queue("attention", *tensors)
+    x = check("attention", q, k, v, s)
+    marks = extras.marks_of("attention", x, q.dtype, given, s.key_padding_mask)
+    queue = same_queue("attention", q, k, v, *(t for t in marks if t is not None))
     if q.backend == "cpu":
         if route.special:
             route.sole(ATTENTION)
-        o, lse = cpu.compute(numpy_attention, *tensors, geometry=geometry)
+        o, lse = cpu.compute(numpy_attention, q, k, v, *_named(marks).values(), names=(*_named(marks),), geometry=x)
         return o, lse
-    if q.size == 0 or geometry.keys == 0:
-        o, lse = allocate(queue, q.shape, q.dtype), allocate(queue, q.shape[:3], compute_dtype(q.dtype))
-        return o.fill_(0), lse.fill_(-math.inf)
-    mask = None if key_padding_mask is None else _rows(key_padding_mask)
+    if q.size == 0 or x.keys == 0:
+        return _unseeing(queue, q, x, marks)
     q, k, v = (_rows(t) for t in (q, k, v))
-    o, lse = _kernels(queue).forward(Call(geometry, q, k, v, mask))
+    o, lse = _kernels(queue).forward(Call(x, q, k, v, marks))
     return o, lse
+
+
+def _unseeing(queue: Queue, q: Tensor, x: Geometry, marks: Marks) -> tuple[Tensor, Tensor]:
+    """o and lse of queries that see no key."""
+    o, lse = allocate(queue, (*q.shape[:3], x.width), q.dtype), allocate(queue, q.shape[:3], compute_dtype(q.dtype))
+    o.fill_(0)
+    if marks.sinks is None:
+        return o, lse.fill_(-math.inf)
+    return o, marks.sinks.reshape(1, x.heads, 1).expand(*lse.shape).contiguous()
 
 
 def attention_grad(
@@ -76,38 +118,67 @@ def attention_grad(
     v: Tensor,
     o: Tensor,
     lse: Tensor,
-    causal: bool = False,
-    scale: float | None = None,
-    key_padding_mask: Tensor | None = None,
-    window: int | None = None,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    *,
     needs: Needs = (True, True, True),
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """(dq, dk, dv) of `attention`, None where `needs` says so; o and lse are those of the forward pass.
+    **settings: Any,
+) -> tuple[Tensor | None, ...]:
+    """(dq, dk, dv), and as far as `needs` goes those of mask, sinks and slopes; None where it is false.
 
+    o and lse are those of the forward pass, the settings those of `attention`.
     With p = exp(s - lse), delta_i = g_i . o_i: ds = p (g v^T - delta), dq = scale ds k, dk = scale ds^T q, dv = p^T g.
-    Scores are computed again, block by block; no atomics, so results repeat exactly.
-    All three have the dtype that q, k and v promote to.
+    The gradient of an additive mask is ds added up over the axes along which it was broadcast, that of a sink the sum
+    of -exp(sink - lse) delta. Scores are computed again, block by block; no atomics, so results repeat exactly.
+    dq, dk and dv have the dtype that q, k and v promote to, the others that of their tensor.
     """
-    q, k, v = _alike("attention_grad", q, k, v)
-    geometry = check("attention_grad", q, k, v, causal, scale, key_padding_mask, window)
-    for name, t, shape in (("g", g, q.shape), ("o", o, q.shape), ("lse", lse, q.shape[:3])):
+    s, given, where = Settings(**settings), Given(mask, sinks, alibi_slopes), "attention_grad"
+    q, k, v = _alike(where, q, k, v)
+    x = check(where, q, k, v, s)
+    whole = (*q.shape[:3], x.width)
+    for name, t, shape in (("g", g, whole), ("o", o, whole), ("lse", lse, q.shape[:3])):
         if t.shape != shape:
-            raise ShapeError(f"attention_grad: expected {name} of shape {shape}, got {t.shape}.")
-    tensors = [g.astype(q.dtype), q, k, v, o, lse] + ([] if key_padding_mask is None else [key_padding_mask])
-    queue = same_queue("attention_grad", *tensors)
+            raise ShapeError(f"{where}: expected {name} of shape {shape}, got {t.shape}.")
+    # lse has the sinks in it
+    marks = extras.marks_of(where, x, q.dtype, given, s.key_padding_mask)._replace(sinks=None)
+    same_queue(where, g, q, k, v, o, lse, *(t for t in (*given, *marks) if t is not None))
     if not any(needs):
-        return None, None, None
-    if q.backend == "cpu":
+        return (None,) * len(needs)
+    wanted = (*needs, *(False,) * 6)[:6]
+    sums = extras.sums_of(x, marks, wanted[3:])
+    *found, delta, totals = _gradients_of(Call(x, q, k, v, marks, g.astype(q.dtype), o, lse), sums)
+    found += extras.gradients(given, totals, lse, delta, wanted[3:])
+    return tuple([t if need else None for t, need in zip(found, needs)])
+
+
+def _gradients_of(c: Call, sums: dict[str, BiasGrad]) -> tuple[Any, ...]:
+    """dq, dk, dv, the dots of g and o, and the sums by their names."""
+    x, queue = c.x, c.q.queue
+    assert c.g is not None and c.o is not None and c.lse is not None
+    if c.q.backend == "cpu":
         if route.special:
             route.sole(ATTENTION_GRAD)
-        found = cpu.compute(numpy_attention_grad, *tensors, geometry=geometry)
-    elif q.size == 0 or k.size == 0:
-        found = tuple(Tensor.zeros(queue, t.shape, t.dtype) for t in (q, k, v))
-    else:
-        g, q, k, v = (_rows(t) for t in tensors[:4])
-        mask = None if key_padding_mask is None else _rows(key_padding_mask)
-        found = _kernels(queue).backward(Call(geometry, q, k, v, mask, g, o.contiguous(), lse.contiguous()))
-    return tuple(t if need else None for t, need in zip(found, needs))  # type: ignore[return-value]  # three in a row
+        named, tensors = _named(c.marks), (c.g, c.q, c.k, c.v, c.o, c.lse)
+        shapes = tuple((wanted.shape, wanted.away) for wanted in sums.values())
+        (*found,) = cpu.compute(
+            numpy_attention_grad, *tensors, *named.values(), names=(*named,), geometry=x, sums=shapes
+        )
+        return *found[:4], dict(zip(sums, found[4:]))
+    if c.q.size == 0 or c.k.size == 0:
+        delta = Tensor.zeros(queue, c.q.shape[:3], compute_dtype(c.q.dtype))
+        zeros = {name: Tensor.zeros(queue, wanted.shape, delta.dtype) for name, wanted in sums.items()}
+        return *(Tensor.zeros(queue, t.shape, t.dtype) for t in (c.q, c.k, c.v)), delta, zeros
+    g, q, k, v = (_rows(t) for t in (c.g, c.q, c.k, c.v))
+    c = Call(x, q, k, v, c.marks, g, c.o.contiguous(), c.lse.contiguous())
+    kernels = _kernels(queue)
+    *found, delta = kernels.backward(c)
+    return *found, delta, {name: kernels.bias_grad(c, delta, wanted) for name, wanted in sums.items()}
+
+
+def _named(marks: Marks) -> dict[str, Tensor]:
+    """The tensors that there are, by name."""
+    return {name: t for name, t in marks._asdict().items() if t is not None}
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -123,16 +194,7 @@ def _alike(where: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     return promote(q, k, v)
 
 
-def check(
-    where: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    scale: float | None,
-    mask: Tensor | None,
-    window: int | None,
-) -> Geometry:
+def check(where: str, q: Tensor, k: Tensor, v: Tensor, s: Settings) -> Geometry:
     """The geometry of a call. Raises ShapeError and DTypeError as `attention` says."""
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.ndim != 4:
@@ -140,31 +202,33 @@ def check(
     if not is_float(q.dtype):
         raise DTypeError(f"{where}: expected floating q, k and v, got {q.dtype}; convert them with astype.")
     batch, heads, queries, size = q.shape
-    groups, keys = k.shape[1:3]
-    if k.shape != v.shape or k.shape[0] != batch or k.shape[3] != size:
-        wanted = f"({batch}, H, T, {size})"
-        raise ShapeError(f"{where}: expected k and v of one shape {wanted}, got {k.shape} and {v.shape}.")
+    groups, keys, width = *k.shape[1:3], v.shape[3]
+    if k.shape[:3] != v.shape[:3] or k.shape[0] != batch or k.shape[3] != size or (size == 0) != (width == 0):
+        wanted = f"k ({batch}, H, T, {size}) and v ({batch}, H, T, Dv)"
+        raise ShapeError(f"{where}: expected {wanted} of one H and T, got {k.shape} and {v.shape}.")
     if (groups == 0 and heads) or (groups and heads % groups):
         raise ShapeError(f"{where}: expected heads of k and v to divide the {heads} of q, got {groups}.")
-    if mask is not None and mask.shape != (batch, keys):
-        raise ShapeError(f"{where}: expected key_padding_mask of shape ({batch}, {keys}), got {mask.shape}.")
-    if mask is not None and mask.dtype not in (BOOL, UINT8):
-        raise DTypeError(f"{where}: expected a bool key_padding_mask, got {mask.dtype}; compare it with 0 first.")
-    if q.backend == "cl" and size > LARGEST:
-        raise ShapeError(f"{where}: expected a head size of at most {LARGEST} on OpenCL devices, got {size}.")
-    if window is not None and as_int(where, window, "window") < 1:
-        raise ShapeError(f"{where}: expected a window of at least 1 key, got {window}.")
-    scale = 1 / math.sqrt(max(size, 1)) if scale is None else float(scale)
-    reach = min(window or 0, queries + keys)  # kernels keep it in an int
-    return Geometry(batch, heads, heads // max(groups, 1), queries, keys, size, bool(causal), reach, scale)
+    if q.backend == "cl" and max(size, width) > LARGEST:
+        raise ShapeError(
+            f"{where}: expected a head size of at most {LARGEST} on OpenCL devices, got {max(size, width)}."
+        )
+    if s.window is not None and as_int(where, s.window, "window") < 1:
+        raise ShapeError(f"{where}: expected a window of at least 1 key, got {s.window}.")
+    if s.align not in ALIGNMENTS:
+        raise ValueError(f"{where}: expected align {' or '.join(map(repr, ALIGNMENTS))}, got {s.align!r}.")
+    if s.softcap is not None and not 0 < s.softcap < math.inf:
+        raise ValueError(f"{where}: expected a softcap above 0, got {s.softcap}; None for none.")
+    scale = 1 / math.sqrt(max(size, 1)) if s.scale is None else float(s.scale)
+    reach = min(s.window or 0, queries + keys)  # kernels keep it in an int
+    return Geometry(
+        batch, heads, heads // max(groups, 1), queries, keys, size, width, bool(s.causal), s.align == LOWER_RIGHT,
+        reach, scale, float(s.softcap or 0),
+    )  # fmt: skip
 
 
 def _rows(t: Tensor) -> Tensor:
     """`t` itself when the elements of its last axis are neighbours, else a contiguous copy."""
     return t if t.shape[-1] == 1 or t.strides[-1] == 1 else t.contiguous()
-
-
-# -- kernels -----------------------------------------------------------------------------------------------------------
 
 
 def _kernels(queue: Queue) -> Any:
@@ -179,38 +243,72 @@ def _attended(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    mask: Tensor | None = None,
+    *,
     causal: bool = False,
     scale: float | None = None,
     key_padding_mask: Tensor | None = None,
     window: int | None = None,
+    align: str = "lower_right",
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> Tensor:
-    """softmax(scale * q k^T) v per head, without a map of scores: q (B, H, Tq, D), k and v (B, H_kv, Tk, D).
+    """softmax(s) v per head, without a map of scores: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv).
 
-    causal: query i sees keys j <= i + Tk - Tq. window w: keys less than w places away. key_padding_mask (B, Tk): true
-    where a key is padding, whose weight is exactly 0. scale: 1 / sqrt(D) when None. H_kv divides H. A query that sees
-    no key gets 0, where `softmax` of -inf alone gives NaN.
+    s = scale * q k^T, then softcap * tanh(s / softcap), - slope * |j - (i + off)|, + mask. scale: 1 / sqrt(D) when
+    None. H_kv divides H.
+    causal: query i sees keys j <= i + off; off = Tk - Tq with align "lower_right", 0 with "upper_left" (PyTorch's
+    is_causal). window w: keys less than w places from i + off.
+    mask: broadcasts to (B, H, Tq, Tk). Bools: true where a key is seen, as in PyTorch's scaled_dot_product_attention;
+    floats are added, -infinity hides. key_padding_mask (B, Tk): true where a key is padding.
+    sinks (H,): a score per head in the softmax's denominators. alibi_slopes (H,) or (B, H): what a score loses per
+    place between key and query.
+    A query that sees no key gets 0, where `softmax` of -inf alone gives NaN.
     Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135.
     """
-    return attention(q, k, v, causal, scale, key_padding_mask, window)[0]
+    return _attend(
+        q, k, v, Given(mask, sinks, alibi_slopes), Settings(causal, scale, key_padding_mask, window, align, softcap)
+    )[0]
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+    **settings: Any,
+) -> tuple[Tensor, Tensor]:
+    return _attend(q, k, v, Given(mask, sinks, slopes), Settings(**settings))
 
 
 def _gradients(
-    g: Tensor, y: Tensor, q: Tensor, k: Tensor, v: Tensor, *, needs: Needs, aux: Tensor, **settings: Any
+    g: Tensor,
+    y: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *given: Tensor | None,
+    needs: Needs,
+    aux: Tensor,
+    **settings: Any,
 ) -> Sequence[Tensor | None]:
-    return attention_grad(g, q, k, v, y, aux, needs=tuple(needs), **settings)
+    return attention_grad(g, q, k, v, y, aux, *given, needs=tuple(needs), **settings)
 
 
-def _facts(q: Any, k: Any, v: Any, **_: Any) -> Facts:
-    return q.shape, as_dtype(common_dtype(q.dtype, k.dtype, v.dtype))
+def _facts(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Facts:
+    return (*q.shape[:3], v.shape[3]), as_dtype(common_dtype(q.dtype, k.dtype, v.dtype))
 
 
 register(
     Op(
         "attention",
-        attention,
+        _forward,
         _gradients,
-        ("y", 0, 1, 2),
+        ("y", 0, 1, 2, 3, 4, 5),
         True,
         shape=_facts,
         constants=("key_padding_mask",),

@@ -1,0 +1,155 @@
+// attention_scores.cl: what the scores of attention are made of beside q k^T: which keys a query sees, and what is
+// added. Comes before attention_rows.cl.
+//
+// Query i sees the keys [lo(i), hi(i)): all, or up to its own place (causal) or `window` places from it, where the key
+// at the place of query i is i + off. Of those, a key may be masked as padding (MASK), or by -infinity or false in a
+// mask (BIAS: its type). With s = scale * q k^T:
+//   SOFTCAP   s = cap * tanh(s / cap)       SLOPES   s -= slope * |j - (i + off)|       BIAS   s += mask[i][j]
+//   SINKS     the softmax's denominators also have exp(sink)
+// `unit` is what scores are multiplied by: 1, or log2(e) where weights are powers of two.
+// E: compute type, S: storage type.
+#define NONE (-INFINITY)
+#define LOG2E ((E)1.4426950408889634)
+#define LOWEST ((E)-3.4028235e38f)   // a score that -FLT_MAX in a mask makes: not -infinity, or a whole row would be 0
+
+// Lengths, then strides of the mask, of q, k, v, g in elements by batch, head and row (rows themselves are contiguous).
+typedef struct {
+    long B, H, G, Tq, Tk, D, Dv, causal, off, window, mask_b, bias_b, bias_h, bias_q, bias_k, slope_b, qb, qh, qt, kb,
+        kh, kt, vb, vh, vt, gb, gh, gt, splits, rows;
+} Dims;
+
+#ifdef MASK
+#define MASK_ARGS __global const uchar* restrict mask, long omask,
+#define MASK_OF(b) marks.mask = mask + omask + (b) * d.mask_b;
+#define REAL(j) (marks.mask[j] == 0)
+#else
+#define MASK_ARGS
+#define MASK_OF(b)
+#define REAL(j) 1
+#endif
+
+#ifdef BIAS
+#define BIAS_ARGS __global const BIAS* restrict bias, long obias,
+#define BIAS_OF(b, h) marks.bias = bias + obias + (b) * d.bias_b + (h) * d.bias_h;
+#define NEXT_BIAS(d) marks.bias += (d)->bias_h;
+#define BIAS_AT(i, j) bias_value(marks.bias + (i) * d->bias_q + (j) * d->bias_k)
+static inline E bias_value(__global const BIAS* p) {
+#ifdef BIAS_BOOL
+    return *p ? 0 : NONE;
+#elif defined(BIAS_ROWS)
+    return LOAD(p, 0);
+#else
+    return *p;
+#endif
+}
+#else
+#define BIAS_ARGS
+#define BIAS_OF(b, h)
+#define NEXT_BIAS(d)
+#endif
+
+#ifdef SLOPES
+#define SLOPE_ARGS __global const E* restrict slopes, long oslopes,
+#define SLOPE_OF(b, h) marks.slopes = slopes + oslopes + (b) * d.slope_b + (h);
+#define NEXT_SLOPE marks.slopes++;
+#else
+#define SLOPE_ARGS
+#define SLOPE_OF(b, h)
+#define NEXT_SLOPE
+#endif
+
+#ifdef SINKS
+#define SINK_ARGS __global const E* restrict sinks, long osinks,
+#define SINK_OF(h) marks.sink = sinks[osinks + (h)];
+#define SINK marks.sink
+#define SINK_WEIGHT 1
+#else
+#define SINK_ARGS
+#define SINK_OF(h)
+#define SINK NONE
+#define SINK_WEIGHT 0
+#endif
+
+#ifdef SOFTCAP
+#define CAP_ARGS E cap,
+#define CAP_OF marks.cap = cap;
+#else
+#define CAP_ARGS
+#define CAP_OF
+#endif
+
+#define MARKS_ARGS MASK_ARGS BIAS_ARGS SLOPE_ARGS SINK_ARGS CAP_ARGS
+#define MARKS(b, h) Marks marks; marks.head = h; MASK_OF(b) BIAS_OF(b, h) SLOPE_OF(b, h) SINK_OF(h) CAP_OF
+#define NEXT_HEAD(d) marks.head++; NEXT_BIAS(d) NEXT_SLOPE
+#if defined(BIAS) || defined(SLOPES) || defined(SOFTCAP)
+#define SHAPED
+#endif
+
+// Those of one sample and head.
+typedef struct {
+    long head;
+#ifdef MASK
+    __global const uchar* mask;
+#endif
+#ifdef BIAS
+    __global const BIAS* bias;
+#endif
+#ifdef SLOPES
+    __global const E* slopes;
+#endif
+#ifdef SINKS
+    E sink;
+#endif
+#ifdef SOFTCAP
+    E cap;
+#endif
+} Marks;
+
+static inline int lo_of(const Dims* d, int i) {
+    int first = d->window > 0 ? i + (int)d->off - (int)d->window + 1 : 0;
+    return max(first, 0);
+}
+
+static inline int hi_of(const Dims* d, int i) {
+    int last = i + (int)d->off + 1;
+    if (!d->causal) last = d->window > 0 ? last + (int)d->window - 1 : (int)d->Tk;
+    return min(last, (int)d->Tk);
+}
+
+#ifdef MASK
+#define WHOLE(first, last, j, n) false
+#else
+// whether the queries first .. last see all of n keys from j on: by far the most tiles are so
+#define WHOLE(first, last, j, n) ((j) >= lo_of(&d, last) && (j) + (n) <= hi_of(&d, first))
+#endif
+#define SEEN(lo, hi, j) ((j) >= (lo) && (j) < (hi) && REAL(j))
+#ifdef BIAS
+#define UNSEEN(i, j) (!REAL(j) || BIAS_AT(i, j) == NONE)
+#else
+#define UNSEEN(i, j) (!REAL(j))
+#endif
+
+// The score that s = scale * q_i . k_j * unit becomes. `bend` is set to the factor of its slope, 1 - tanh^2.
+static inline E shaped(E s, E unit, Marks marks, const Dims* d, int i, int j, E* bend) {
+#ifdef SOFTCAP
+    const E t = tanh(s / (marks.cap * unit));
+    s = marks.cap * unit * t;
+    *bend = 1 - t * t;
+#endif
+#ifdef SLOPES
+    s -= marks.slopes[0] * unit * (E)abs(j - i - (int)d->off);
+#endif
+#ifdef BIAS
+    // tiles ask for what lies past the end of either axis, too
+    const E b = BIAS_AT(min(i, (int)d->Tq - 1), min(j, (int)d->Tk - 1)), c = b * unit;
+    s = b == NONE ? NONE : s + (c < LOWEST ? LOWEST : c);
+#endif
+    return s;
+}
+
+// e^(s - lse), or 2^ of it, is at most 1: where scores are as low as LOWEST, roundings of lse must not count.
+#ifdef BIAS
+#define BELOW(T, x) ((x) > (T)(0) ? (T)(0) : (x))
+#else
+#define BELOW(T, x) (x)
+#endif
