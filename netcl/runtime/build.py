@@ -2,11 +2,13 @@
 
 PoCL keeps what it compiled itself, for the group sizes that were used. Asked for a binary it compiles every kernel once
 more for all sizes, which took two thirds of a first run. So what is kept of its programs only says that PoCL has them,
-and core/device/pocl_cache.py looks after its folder.
+and core/device/pocl_cache.py looks after its folder. It also says with which declarations of built-in functions a
+program was built (core/device/pocl_header.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from netcl.core import process
-from netcl.core.device import pocl, pocl_cache
+from netcl.core.device import pocl, pocl_cache, pocl_header
 from netcl.core.errors import BuildError
 
 Edit = Callable[[bytes], bytes]
@@ -41,11 +43,12 @@ def restore(job: Job, kept: bytes) -> Any:
     folder, start = pocl.workplace(job.device), time.time()
     if folder is None or job.edit:
         return _loaded(cl, job, kept)
-    if kept != OF_POCL.format(folder).encode():
+    note, _, builtins = kept.decode(errors="replace").partition("\n")
+    if note != OF_POCL.format(folder):
         return None
-    raw = cl._cl._Program(job.context, job.source)
+    raw = cl._cl._Program(job.context, builtins + job.source)
     try:
-        raw._build(" ".join(job.options).encode(), [job.device])
+        raw._build(" ".join((*job.options, pocl_header.GUARD) if builtins else job.options).encode(), [job.device])
         whole = raw.get_info(cl.program_info.NUM_KERNELS)
     except cl.Error:
         whole = 0
@@ -58,11 +61,12 @@ def build(job: Job, binary: bool) -> tuple[Any, bytes]:
 
     process.check()
     folder, start = pocl.workplace(job.device), time.time()
-    raw = _compiled(cl, job)
     if folder is not None and not job.edit:
+        raw, builtins = _declared(cl, job)
         if not raw.get_info(cl.program_info.NUM_KERNELS) and pocl_cache.forget(start):  # PoCL had a damaged one
-            raw = _compiled(cl, job)
-        return raw, OF_POCL.format(folder).encode()
+            raw, builtins = _declared(cl, job)
+        return raw, f"{OF_POCL.format(folder)}\n{builtins}".encode()
+    raw = _compiled(cl, job)
     if not binary and not job.edit:
         return raw, b""
     devices, binaries = raw.get_info(cl.program_info.DEVICES), raw.get_info(cl.program_info.BINARIES)
@@ -85,6 +89,17 @@ def _loaded(cl: Any, job: Job, kept: bytes) -> Any:
     except cl.Error:
         return None
     return raw
+
+
+def _declared(cl: Any, job: Job) -> tuple[Any, str]:
+    """PoCL's program of a text, and the declarations that it was built with in the place of PoCL's header."""
+    builtins = pocl_header.declarations(job.source, job.device)
+    if builtins:
+        raw = cl._cl._Program(job.context, builtins + job.source)
+        with contextlib.suppress(cl.Error):  # a name put together that was missed, or a fault that is told below
+            raw._build(" ".join((*job.options, pocl_header.GUARD)).encode(), [job.device])
+            return raw, builtins
+    return _compiled(cl, job), ""
 
 
 def _compiled(cl: Any, job: Job) -> Any:

@@ -63,7 +63,7 @@ def test_the_second_process_builds_nothing(run, tmp_path):
     assert run(2) == [2, 0, 0]
     assert len(files(tmp_path, "program.bc")) == 2
     assert {path.parent.name for path in files(tmp_path, "put.so")} == {"1-1-1-goffs0-smallgrid"}  # no other sizes
-    assert max(path.stat().st_size for path in tmp_path.glob("*.bin")) < 1000
+    assert max(path.stat().st_size for path in tmp_path.glob("*.bin")) < 3000
     written = {path: path.stat().st_mtime_ns for path in files(tmp_path, "*.so") + files(tmp_path, "program.bc")}
     assert run(3) == [1, 2, 0]
     assert written.items() <= {path: path.stat().st_mtime_ns for path in [*written]}.items()
