@@ -81,19 +81,20 @@ def _plan(
     panels, blocks = -(-outs // (2 * width)), -(-outs // config["OB"])
     wanted = max(1, ITEMS_PER_UNIT * profile.compute_units // (blocks * g.groups))
     each = min(config["TB"], -(-count // (wanted * 4)) * 4)
-    epilogue = bias or activation is not None
     size = g.groups * panels * (POINTS * (per * 2 * width + width) + 1)
-    filters = _program(queue, "winograd_filters", dtype, config, epilogue).bind(
+    filters = _program(queue, "winograd_filters", dtype, config).bind(
         (panels, g.groups), (1, 1), {"F": ((size,), FLOAT32)}, M=outs, C=per
     )
-    made = _program(queue, "winograd", dtype, config, epilogue)
+    made = _program(queue, "winograd", dtype, config)
     fields = _fields(made, g, x.strides, strides, each) | {"act": ACTS[activation], "has_bias": bias}
     return filters, made.bind((-(-count // each), blocks, g.groups), (1, 1, 1), D=fields)
 
 
-def _program(queue: Queue, name: str, dtype: DType, config: tuning.Config, epilogue: bool = False) -> Program:
-    file = "winograd_weights_cpu.cl" if name == "winograd_weights" else "winograd_forward_cpu.cl"
-    source = text(profile_of(queue), "winograd.cl", "winograd_cpu.cl", file, dtype=dtype, epilogue=epilogue, **config)
+def _program(queue: Queue, name: str, dtype: DType, config: tuning.Config) -> Program:
+    """The program of a kernel. Filters and products are one program, for all epilogues."""
+    forward = name != "winograd_weights"
+    file = "winograd_forward_cpu.cl" if forward else "winograd_weights_cpu.cl"
+    source = text(profile_of(queue), "winograd.cl", "winograd_cpu.cl", file, dtype=dtype, epilogue=forward, **config)
     return program(queue, source, name, OPTIONS)
 
 

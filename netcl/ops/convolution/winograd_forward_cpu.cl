@@ -140,11 +140,9 @@ __kernel void winograd(__global S* restrict Y, __global const S* restrict X, __g
         int high = min(4, (int)D.Ho - 4 * run.y), wide = min(4 * run.count, (int)D.Wo - 4 * run.x);
         for (int m = m0; m < m1; m += VW) {
             int all = marks[m / NR] != 0;
-#ifdef EPILOGUE
-            T b = (T)(0);
+            T b = (T)(-0.0f);   // keeps the sign of a sum that is 0
             if (D.has_bias)
                 for (int k = 0; k < min(VW, m1 - m); k++) ((E*)&b)[k] = LOAD(bias, obias + g * M + m + k);
-#endif
             for (int t = 0; t < run.count; t++) {
                 __local const E* p = P + (q - q0 + t) * OB + (m - m0);
                 T r[4][6], out[4][4];
@@ -161,12 +159,8 @@ __kernel void winograd(__global S* restrict Y, __global const S* restrict X, __g
                 }
                 int columns = min(4, wide - 4 * t);
                 for (int y = 0; y < high; y++)
-                    for (int x = 0; x < columns; x++) {
-#ifdef EPILOGUE
-                        out[y][x] = activate(out[y][x] + b, D.act);
-#endif
-                        LOC(band + (y * wide + 4 * t + x) * VW) = out[y][x];
-                    }
+                    for (int x = 0; x < columns; x++)
+                        LOC(band + (y * wide + 4 * t + x) * VW) = activate(out[y][x] + b, D.act);
             }
             store_band(Y + run.n * D.yn + 4 * run.y * D.yh + 4 * run.x * D.yw + m * D.yc, band, high, wide, m1 - m, &D);
         }
