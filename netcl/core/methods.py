@@ -499,6 +499,10 @@ class Methods:
         """`x` with elements of `src` put along `axis`: y[index[i, j, k], j, k] = src[i, j, k] for axis 0."""
         return self._operations["scatter"](self, index, src, axis)
 
+    def scatter_reduce(self, index: Any, src: Any, axis: int, reduce: str = "sum", include_self: bool = True) -> Self:
+        """`x` with what `src` puts at one place along `axis` combined: "sum", "prod", "mean", "amax" or "amin"."""
+        return self._operations["scatter_reduce"](self, index, src, axis, reduce, include_self)
+
     def index_copy(self, index: Any, src: Any, axis: int = 0) -> Self:
         """`x` with slices of `src` put along `axis`: y[index[i]] = src[i] for axis 0."""
         return self._operations["index_copy"](self, index, src, axis)

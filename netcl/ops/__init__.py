@@ -89,6 +89,7 @@ from netcl.ops.elementwise import (
 from netcl.ops.guard import guard, guarded
 from netcl.ops.index import advanced as _advanced  # noqa: F401  (indexing of tensors by arrays)
 from netcl.ops.index import records as _index  # noqa: F401  (declares records, as the next does)
+from netcl.ops.index.combine import scatter_reduce
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
 from netcl.ops.index.pick import embedding, gather, index_select, isin, masked_select, one_hot, take
 from netcl.ops.index.place import bincount, index_add, index_copy, scatter
@@ -250,6 +251,7 @@ __all__ = [
     "rsqrt",
     "scatter",
     "scatter_add",
+    "scatter_reduce",
     "seed",
     "selu",
     "sigmoid",

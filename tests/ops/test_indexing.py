@@ -132,7 +132,7 @@ def test_what_is_refused(queue):
 # -- bad indices -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [999, -1, -(1 << 40), 1 << 40])
+@pytest.mark.parametrize("bad", [999, -4, -(1 << 40), 1 << 40])
 def test_bad_indices_raise_alike_everywhere(queue, bad):
     table, index = on(queue, np.ones((3, 4), np.float32)), on(queue, [0, bad, 2])
     for where, op in [
@@ -144,13 +144,48 @@ def test_bad_indices_raise_alike_everywhere(queue, bad):
         ("index_copy", lambda: ops.index_copy(table, index, table)),
         ("index_add", lambda: ops.index_add(table, index, table)),
         ("one_hot", lambda: ops.one_hot(index, 3)),
+        ("embedding", lambda: ops.embedding(table, index)),
         ("embedding", lambda: take_grad("embedding", table, index, (3, 4), 0)),
+        ("take", lambda: take_grad("take", table, index, (3, 4), 0)),
         ("gather", lambda: gather_grad(table, index.reshape(3, 1).expand(3, 4).contiguous(), (3, 4), 0)),
     ]:
         with pytest.raises(IndexOutOfRange) as caught:
             op().to_host()
-        assert str(caught.value) == f"{where}: expected indices in [0, 3), got {bad}."
+        low = 0 if where in ("embedding", "one_hot") else -3
+        assert str(caught.value) == f"{where}: expected indices in [{low}, 3), got {bad}."
     same(ops.embedding(table, index[::2]), np.ones((2, 4), np.float32))  # and the flag is clear again
+
+
+def test_negative_indices_count_from_the_end(queue):
+    """Also in 64-bit and strided ones, along every axis, forward and backward, with many equal ones."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((6, 7, 5)).astype(np.float32)
+    for dtype, count in ((np.int32, 4), (np.int64, WALK + 30)):
+        i = rng.integers(-7, 7, count).astype(dtype)
+        t, index = on(queue, x), on(queue, np.repeat(i, 2))[::2]
+        src = rng.standard_normal((6, count, 5)).astype(np.float32)
+        same(ops.take(t, index, 1), x[:, i])
+        same(ops.index_select(t, index, 1), x[:, i])
+        grid = rng.integers(-7, 7, (6, count, 5)).astype(dtype)
+        same(ops.gather(t, on(queue, grid), 1), np.take_along_axis(x, grid, 1))
+        want = x.copy()
+        want[:, i] = src
+        same(ops.index_copy(t, index, on(queue, src), 1), want)
+        want = x.astype(np.float64)
+        np.add.at(want, (slice(None), i), src)
+        np.testing.assert_allclose(ops.index_add(t, index, on(queue, src), 1).to_host(), want, rtol=1e-5, atol=1e-5)
+        places = np.meshgrid(*map(np.arange, grid.shape), indexing="ij")
+        want = x.copy()
+        want[places[0], grid, places[2]] = src
+        same(ops.scatter(t, on(queue, grid), on(queue, src), 1), want)
+        want = x.astype(np.float64)
+        np.add.at(want, (places[0], grid, places[2]), src)
+        found = ops.scatter_add(t, on(queue, grid), on(queue, src), 1)
+        np.testing.assert_allclose(found.to_host(), want, rtol=1e-5, atol=1e-5)
+        want = np.zeros(x.shape)
+        np.add.at(want, (slice(None), i), src)
+        found = take_grad("take", on(queue, src), index, x.shape, 1)
+        np.testing.assert_allclose(found.to_host(), want, rtol=1e-5, atol=1e-5)
 
 
 def test_bad_indices_leave_the_rest_right(cl_queue):

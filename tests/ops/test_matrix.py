@@ -75,6 +75,13 @@ def numpy_scatter_add(x, index, src):
     return y
 
 
+def numpy_scatter_reduce(x, index, src, function):
+    y = np.array(x)
+    for (i, j), k in np.ndenumerate(index):
+        y[k, j] = function(y[k, j], src[i, j])
+    return y
+
+
 def numpy_scatter(x, index, src):
     y = np.array(x)
     for (i, j), k in np.ndenumerate(index):
@@ -239,6 +246,10 @@ ROWS_OF_OPS = [
         and_index((5, 7), (5, 7), (5, 7)), {"bool": "scatter_add: expected numbers, got bool"}, tolerance=2),
     Row("scatter", lambda x, s, i: ag.scatter(x, i, s, 0), lambda x, s, i: numpy_scatter(x, i, s),
         and_index((5, 7), (5, 7), (5, 7))),
+    *[Row(f"scatter_reduce {r}", lambda x, s, i, r=r: ag.scatter_reduce(x, i, s, 0, r),
+          lambda x, s, i, f=f: numpy_scatter_reduce(x, i, s, f), and_index((5, 7), (5, 7), (5, 7)),
+          {"bool": "scatter_reduce: expected numbers, got bool"}, tolerance=4)
+      for r, f in (("prod", np.multiply), ("amax", np.maximum), ("amin", np.minimum))],
     Row("index_copy", lambda x, s, i: ag.index_copy(x, i[:, 0], s), lambda x, s, i: numpy_put(x, i[:, 0], s),
         and_index((5, 7), (5, 7), (5, 7)), layouts=LAYOUTS[:3]),
     Row("index_add", lambda x, s, i: ag.index_add(x, i[:, 0], s),

@@ -23,6 +23,7 @@ __all__ = [
     "one_hot",
     "scatter",
     "scatter_add",
+    "scatter_reduce",
     "take",
     "tril",
     "triu",
@@ -75,7 +76,7 @@ def scatter_add(x: Value, index: Value, src: Value, axis: int) -> Node:
     """`x` with `src` added along `axis`: y[index[i, j, k], j, k] += src[i, j, k] for axis 0.
 
     Shapes: index and src alike, of the rank of x and at most its lengths except along `axis`. The dtypes of x and src
-    promote as in NumPy. Raises IndexOutOfRange for indices outside [0, length) (see pick.py), ShapeError.
+    promote as in NumPy. Raises IndexOutOfRange for indices outside [-length, length) (see pick.py), ShapeError.
     """
     return apply_one("scatter_add", x, index, src, axis=axis)
 
@@ -85,16 +86,30 @@ def scatter(x: Value, index: Value, src: Value, axis: int) -> Node:
 
     Where positions repeat, the last src along the axis stays, and it alone gets a gradient. Shapes: index and src
     alike, of the rank of x and at most its lengths except along `axis`. Raises IndexOutOfRange for indices outside
-    [0, length) (see pick.py), ShapeError, DTypeError unless x and src have one dtype.
+    [-length, length) (see pick.py), ShapeError, DTypeError unless x and src have one dtype.
     """
     return apply_one("scatter", x, index, src, axis=axis)
+
+
+def scatter_reduce(
+    x: Value, index: Value, src: Value, axis: int, reduce: str = "sum", include_self: bool = True
+) -> Node:
+    """`x` with what `src` puts at one place along `axis` combined: "sum", "prod", "mean", "amax" or "amin".
+
+    y[i, j, k] = reduce(x[i, j, k], every src[l, j, k] with index[l, j, k] = i) for axis 0; without x where
+    `include_self` is false, which then stays where nothing is put. "add", "mul", "max" and "min" mean the same.
+    Shapes: as `scatter_add`. The dtypes of x and src promote as in NumPy. NaN wins in "amax" and "amin", whose gradient
+    is shared evenly among equal ones. Raises IndexOutOfRange for indices outside [-length, length), ShapeError,
+    DTypeError for bools and for the mean of integers.
+    """
+    return apply_one("scatter_reduce", x, index, src, axis=axis, reduce=reduce, include_self=include_self)
 
 
 def index_copy(x: Value, index: Value, src: Value, axis: int = 0) -> Node:
     """`x` with slices of `src` put along `axis`: y[index[i]] = src[i] for axis 0.
 
     Where positions repeat, the last slice stays, and it alone gets a gradient. Shapes: index of one axis; src of x's
-    shape, but as long as the index along `axis`. Raises IndexOutOfRange for indices outside [0, length) (see pick.py),
+    shape, but as long as the index along `axis`. Raises IndexOutOfRange for indices outside [-length, length),
     ShapeError, DTypeError unless x and src have one dtype.
     """
     return apply_one("index_copy", x, index, src, axis=axis)
@@ -104,8 +119,8 @@ def index_add(x: Value, index: Value, src: Value, axis: int = 0, alpha: float = 
     """`x` with `alpha` times slices of `src` added along `axis`: y[index[i]] += alpha * src[i] for axis 0.
 
     Sums run in the order of the index. Shapes: index of one axis; src of x's shape, but as long as the index along
-    `axis`. The dtypes of x and src promote as in NumPy. Raises IndexOutOfRange for indices outside [0, length) (see
-    pick.py), ShapeError, DTypeError for bools.
+    `axis`. The dtypes of x and src promote as in NumPy. Raises IndexOutOfRange for indices outside
+    [-length, length), ShapeError, DTypeError for bools.
     """
     return apply_one("index_add", x, index, src, axis=axis, alpha=alpha)
 

@@ -274,8 +274,8 @@ def _raise_flag(queue: Queue, state: QueueState, flag: np.ndarray) -> None:
 
 
 def index_message(where: str, value: int, limit: int) -> str:
-    """The message of an IndexOutOfRange, the same on every backend."""
-    return f"{where}: expected indices in [0, {limit}), got {value}."
+    """The message of an IndexOutOfRange, the same on every backend; `limit` is -n where negative indices are legal."""
+    return f"{where}: expected indices in [{min(limit, 0)}, {abs(limit)}), got {value}."
 
 
 class OpenCLBackend:

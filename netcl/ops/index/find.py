@@ -93,7 +93,7 @@ def take_along_dim(x: Tensor, indices: Tensor, axis: int | None = None) -> Tenso
     """Elements of `x` along `axis`, one per element of `indices`: `gather` where the other axes broadcast.
 
     Without an axis both are flattened, as in NumPy's take_along_axis. The gradient is added where it came from. Raises
-    IndexOutOfRange for indices outside [0, length), DTypeError, ShapeError.
+    IndexOutOfRange for indices outside [-length, length), DTypeError, ShapeError.
     """
     if axis is None:
         return gather(x.reshape(-1), indices.reshape(-1), 0)

@@ -1,6 +1,6 @@
 // gather.cl: elements picked by position. Elements are moved as bits: U is an unsigned type of their size (or of
-// PER together), INDEX the type of the indices, I that of index arithmetic. A bad index gives zeros and sets the
-// error flag.
+// PER together), INDEX the type of the indices, I that of index arithmetic. Indices count from `low`, -n or 0; a bad
+// one gives zeros and sets the error flag.
 //   FORM 0 gather:  out[o, k, c] = x[o, index[o, k, c], c], x (outer, n, cols), index (outer, count, cols), any
 //                   strides; index stride 0 along c picks whole rows. r numbers the rows (o, k).
 //   FORM 1 one_hot: out[r, index[r]] = one; out holds zeros before
@@ -10,8 +10,8 @@
 
 #if FORM == 0
 __kernel void gather(__global const U* restrict x, __global const INDEX* restrict index, __global U* restrict out, I ox,
-                     I oindex, int code, __global int* flag, I x_o, I x_n, I x_c, I i_o, I i_k, I i_c, I n, I count,
-                     I cols, I rows, I step, I chunk) {
+                     I oindex, int code, __global int* flag, I x_o, I x_n, I x_c, I i_o, I i_k, I i_c, I n, I low,
+                     I count, I cols, I rows, I step, I chunk) {
     x += ox / PER;
     index += oindex;
 #ifdef PLAIN
@@ -24,12 +24,12 @@ __kernel void gather(__global const U* restrict x, __global const INDEX* restric
         if (++k == count) { k = 0; o++; }
         if (i_c == 0) {
             const INDEX v = *at;
-            if (v < 0 || v >= n) {
-                bad_index(flag, code, v, n);
+            if (v < low || v >= n) {
+                bad_index(flag, code, v, LIMIT);
                 for (I c = c0; c < c1; c++) to[c] = (U)(0);
                 continue;
             }
-            from += (I)v * x_n;
+            from += FROM_START(v) * x_n;
             if (x_c == 1)
                 for (I c = c0; c < c1; c++) to[c] = from[c];
             else
@@ -37,9 +37,9 @@ __kernel void gather(__global const U* restrict x, __global const INDEX* restric
         } else {
             for (I c = c0; c < c1; c++) {
                 const INDEX v = at[c * i_c];
-                const bool good = v >= 0 && v < n;
-                if (good) to[c] = from[(I)v * x_n + c * x_c];
-                else { to[c] = (U)(0); bad_index(flag, code, v, n); }
+                const bool good = v >= low && v < n;
+                if (good) to[c] = from[FROM_START(v) * x_n + c * x_c];
+                else { to[c] = (U)(0); bad_index(flag, code, v, LIMIT); }
             }
         }
     }
@@ -47,8 +47,8 @@ __kernel void gather(__global const U* restrict x, __global const INDEX* restric
     const I e = get_global_id(0), r = e / cols, c = e - r * cols, o = rows == count ? 0 : r / count, k = r - o * count;
     if (r >= rows) return;
     const INDEX v = index[o * i_o + k * i_k + c * i_c];
-    if (v >= 0 && v < n) out[e] = x[o * x_o + (I)v * x_n + c * x_c];
-    else { out[e] = (U)(0); bad_index(flag, code, v, n); }
+    if (v >= low && v < n) out[e] = x[o * x_o + FROM_START(v) * x_n + c * x_c];
+    else { out[e] = (U)(0); bad_index(flag, code, v, LIMIT); }
 #endif
 }
 

@@ -1,7 +1,8 @@
 """Elements picked by position: gather, take, embedding, one-hot vectors, boolean masks. Their reverse is in scatter.py.
 
-Indices are int32 or int64 in [0, n). A negative or larger one raises IndexOutOfRange, on NumPy at once, on a device at
-the next synchronisation; no memory is touched by it. Nothing is checked when the result has no elements.
+Indices are int32 or int64 in [-n, n): negative ones count from the end, except those of rows of a table and of classes.
+Others raise IndexOutOfRange, on NumPy at once, on a device at the next synchronisation; no memory is touched by them.
+Nothing is checked when the result has no elements.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ def take(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
     return take_as("take", x, index, axis)
 
 
-def take_as(where: str, x: Tensor, index: Tensor, axis: int) -> Tensor:
-    """`take` under the name that errors shall show."""
+def take_as(where: str, x: Tensor, index: Tensor, axis: int, strict: bool = False) -> Tensor:
+    """`take` under the name that errors shall show; `strict` refuses negative indices."""
     same_queue(where, x, index)
     if type(axis) is not int:
         axis = layout.as_axis(where, axis, x.ndim)
-    key = ("take", axis, *_alike(x), *_alike(index))
-    return remember(x.queue, key, lambda: _take_plan(where, x, index, axis))(where, x, index)
+    key = ("take", axis, strict, *_alike(x), *_alike(index))
+    return remember(x.queue, key, lambda: _take_plan(where, x, index, axis, strict))(where, x, index)
 
 
-def _take_plan(where: str, x: Tensor, index: Tensor, axis: int) -> Callable[[str, Tensor, Tensor], Tensor]:
+def _take_plan(
+    where: str, x: Tensor, index: Tensor, axis: int, strict: bool
+) -> Callable[[str, Tensor, Tensor], Tensor]:
     """`take_as` for tensors like these."""
     axis = layout.as_axis(where, axis, x.ndim)
     check_index_dtype(where, index)
@@ -66,8 +69,8 @@ def _take_plan(where: str, x: Tensor, index: Tensor, axis: int) -> Callable[[str
     seen, flat = three(x, axis), index.reshape(1, -1, 1)
     queue, viewed = x.queue, seen.buffer is x.buffer and flat.buffer is index.buffer
     if x.backend == "cpu" or 0 in shape or not viewed:
-        return lambda where, x, index: pick(where, three(x, axis), index.reshape(1, -1, 1), shape)
-    launch = _plan_of(seen, flat, shape)  # small lookups cost a GPU less than making views of them
+        return lambda where, x, index: pick(where, three(x, axis), index.reshape(1, -1, 1), shape, strict)
+    launch = _plan_of(seen, flat, shape, strict)  # small lookups cost a GPU less than making views of them
     return lambda where, x, index: launch(x, index, arm_flag(queue, where))
 
 
@@ -102,16 +105,16 @@ def embedding(weight: Tensor, index: Tensor, padding_index: int | None = None) -
         raise ShapeError(f"embedding: expected a table (rows, D), got shape {weight.shape}.")
     if padding_index is not None and not 0 <= padding_index < weight.shape[0]:
         raise ShapeError(f"embedding: expected padding_index in [0, {weight.shape[0]}), got {padding_index}.")
-    return take_as("embedding", weight, index, 0)
+    return take_as("embedding", weight, index, 0, strict=True)
 
 
-def pick(where: str, x: Tensor, index: Tensor, shape: Shape) -> Tensor:
+def pick(where: str, x: Tensor, index: Tensor, shape: Shape, strict: bool = False) -> Tensor:
     """out[o, k, c] = x[o, index[o, k, c], c] as `shape`: x (O, n, C), index (O or 1, K, C or 1), out (O, K, C)."""
     if 0 in shape:
         return empty(x, shape)
     if x.backend == "cpu":
-        return cpu.compute(_numpy_pick, x, index, where=where, shape=shape)
-    return _plan_of(x, index, shape)(x, index, arm_flag(x.queue, where))
+        return cpu.compute(_numpy_pick, x, index, where=where, shape=shape, strict=strict)
+    return _plan_of(x, index, shape, strict)(x, index, arm_flag(x.queue, where))
 
 
 def _alike(x: Tensor) -> tuple[Any, ...]:
@@ -119,17 +122,18 @@ def _alike(x: Tensor) -> tuple[Any, ...]:
     return x.shape, x.strides, x.dtype, x.offset & EXACT
 
 
-def _plan_of(x: Tensor, index: Tensor, shape: Shape) -> Launch[Tensor]:
+def _plan_of(x: Tensor, index: Tensor, shape: Shape, strict: bool) -> Launch[Tensor]:
     """The launch of `pick` for tensors like these: of (x, index, code of the flag) to the result.
 
     It takes no more of the tensors than memory and offsets.
     """
     if x.shape[2] == 1 < index.shape[1]:  # positions along the row make long rows of many short ones
-        return _plan_of(x.expand(*x.shape[:2], index.shape[1]), index.transpose(1, 2), shape)
-    return remember(x.queue, ("pick", shape, *_alike(x), *_alike(index)), lambda: _plan(x, index, shape))
+        return _plan_of(x.expand(*x.shape[:2], index.shape[1]), index.transpose(1, 2), shape, strict)
+    key = ("pick", shape, strict, *_alike(x), *_alike(index))
+    return remember(x.queue, key, lambda: _plan(x, index, shape, strict))
 
 
-def _plan(x: Tensor, index: Tensor, shape: Shape) -> Launch[Tensor]:
+def _plan(x: Tensor, index: Tensor, shape: Shape, strict: bool) -> Launch[Tensor]:
     queue, profile = x.queue, profile_of(x.queue)
     made = (x.shape[0], index.shape[1], x.shape[2])
     steps = layout.expand_strides(index.shape, index.strides, made)
@@ -148,6 +152,7 @@ def _plan(x: Tensor, index: Tensor, shape: Shape) -> Launch[Tensor]:
         x_n=x.strides[1] * size // unit,
         x_c=x.strides[2] if unit == size else 1,
         n=x.shape[1],
+        low=0 if strict else -x.shape[1],
         count=made[1],
         cols=cols,
         rows=rows,
@@ -165,8 +170,8 @@ def _unit(x: Tensor) -> int:
     return next(unit for unit in (16, 8, 4, 2, 1) if unit == size or all(n % unit == 0 for n in facts))
 
 
-def _numpy_pick(x: np.ndarray, index: np.ndarray, where: str, shape: Shape) -> np.ndarray:
-    check_on_host(where, index, x.shape[1])
+def _numpy_pick(x: np.ndarray, index: np.ndarray, where: str, shape: Shape, strict: bool) -> np.ndarray:
+    index = from_start(where, index, x.shape[1], strict)
     whole = index.shape[::2] == (1, 1)
     return (np.take(x, index[0, :, 0], axis=1) if whole else np.take_along_axis(x, index, 1)).reshape(shape)
 
@@ -199,7 +204,7 @@ def _one_hot_plan(index: Tensor, out: Tensor) -> Launch[Tensor]:
 
 
 def _numpy_one_hot(index: np.ndarray, classes: int, dtype: DType) -> np.ndarray:
-    check_on_host("one_hot", index, classes)
+    from_start("one_hot", index, classes, strict=True)
     hit: np.ndarray = index[..., None] == np.arange(classes)
     return hit.astype(dtype)
 
@@ -281,11 +286,12 @@ def check_gathered(where: str, shape: Shape, index: Shape, axis: int) -> None:
         )
 
 
-def check_on_host(where: str, index: np.ndarray, n: int) -> None:
-    """Raise IndexOutOfRange for the first index outside [0, n)."""
-    bad = index[(index < 0) | (index >= n)]
+def from_start(where: str, index: np.ndarray, n: int, strict: bool) -> np.ndarray:
+    """`index` without negative ones. Raises IndexOutOfRange for the first outside [-n, n), [0, n) where `strict`."""
+    bad = index[(index < (0 if strict else -n)) | (index >= n)]
     if bad.size:
-        raise IndexOutOfRange(index_message(where, int(bad.flat[0]), n))
+        raise IndexOutOfRange(index_message(where, int(bad.flat[0]), n if strict else -n))
+    return index if strict or not (index < 0).any() else np.where(index < 0, index + n, index)
 
 
 @cache

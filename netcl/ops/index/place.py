@@ -13,7 +13,7 @@ from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.create.factories import arange
 from netcl.ops.elementwise import assign, copy, eq, mul, where
 from netcl.ops.index.pick import check_gathered, check_index_dtype, gather, take_as, three
-from netcl.ops.index.scatter import Addition, added, region_of
+from netcl.ops.index.scatter import PUT, Addition, added, region_of
 from netcl.ops.product.op import promote
 from netcl.ops.reduction import reduce
 
@@ -23,7 +23,7 @@ def scatter(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
 
     Where positions repeat, the last src along the axis stays, and it alone gets a gradient. Shapes: index and src
     alike, of the rank of x and at most its lengths except along `axis`. Raises IndexOutOfRange for indices outside
-    [0, length) (see pick.py), ShapeError, DTypeError unless x and src have one dtype.
+    [-length, length) (see pick.py), ShapeError, DTypeError unless x and src have one dtype.
     """
     same_queue("scatter", x, index, src)
     axis = layout.as_axis("scatter", axis, x.ndim)
@@ -35,7 +35,7 @@ def scatter(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
     out = copy(x)
     if index.size:
         seen = x[region_of(x.shape, index.shape, axis)]
-        job = Addition("scatter", seen.shape, axis, three(index, axis), three(src, axis), x=seen, sets=True)
+        job = Addition("scatter", seen.shape, axis, three(index, axis), three(src, axis), x=seen, mode=PUT)
         assign(out[region_of(x.shape, index.shape, axis)], added(job))
     return out
 
@@ -44,21 +44,21 @@ def index_copy(x: Tensor, index: Tensor, src: Tensor, axis: int = 0) -> Tensor:
     """`x` with slices of `src` put along `axis`: y[index[i]] = src[i] for axis 0.
 
     Where positions repeat, the last slice stays, and it alone gets a gradient. Shapes: index of one axis; src of x's
-    shape, but as long as the index along `axis`. Raises IndexOutOfRange for indices outside [0, length) (see pick.py),
+    shape, but as long as the index along `axis`. Raises IndexOutOfRange for indices outside [-length, length),
     ShapeError, DTypeError unless x and src have one dtype.
     """
     axis = _check_slices("index_copy", x, index, src, axis)
     _check_dtypes("index_copy", x, src)
     where_to = index.reshape(1, -1, 1)
-    return added(Addition("index_copy", x.shape, axis, where_to, three(src, axis), x=x, sets=True))
+    return added(Addition("index_copy", x.shape, axis, where_to, three(src, axis), x=x, mode=PUT))
 
 
 def index_add(x: Tensor, index: Tensor, src: Tensor, axis: int = 0, alpha: float = 1) -> Tensor:
     """`x` with `alpha` times slices of `src` added along `axis`: y[index[i]] += alpha * src[i] for axis 0.
 
     Sums run in the order of the index. Shapes: index of one axis; src of x's shape, but as long as the index along
-    `axis`. The dtypes of x and src promote as in NumPy. Raises IndexOutOfRange for indices outside [0, length) (see
-    pick.py), ShapeError, DTypeError for bools.
+    `axis`. The dtypes of x and src promote as in NumPy. Raises IndexOutOfRange for indices outside
+    [-length, length), ShapeError, DTypeError for bools.
     """
     axis = _check_slices("index_add", x, index, src, axis)
     x, src = promote(x, src if alpha == 1 else mul(src, alpha))
@@ -87,7 +87,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
         return Tensor.zeros(x.queue, (length,), src.dtype)
     sized_by_data("bincount", "add ones up by index_add on a tensor of fixed length")
     length = max(length, int(reduce(x, "max").item()) + 1, 1)
-    return added(Addition("bincount", (length,), 0, x.reshape(1, -1, 1), three(src, 0)))
+    return added(Addition("bincount", (length,), 0, x.reshape(1, -1, 1), three(src, 0), strict=True))
 
 
 def _check_slices(name: str, x: Tensor, index: Tensor, src: Tensor, axis: int) -> int:

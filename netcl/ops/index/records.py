@@ -11,6 +11,7 @@ from netcl.core.errors import NetclError
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.index import pick, scan, scatter
+from netcl.ops.index.combine import scatter_reduce, scatter_reduce_grad
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
 from netcl.ops.index.place import bincount, index_add, index_add_grad, index_copy, index_copy_grad, scatter_grad
 from netcl.ops.index.place import scatter as put
@@ -61,6 +62,10 @@ def _taken(x: Any, index: Any, axis: int = 0, **_: Any) -> Facts:
     return (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype
 
 
+def _promoted(x: Any, src: Any) -> Facts:
+    return x.shape, as_dtype(common_dtype(x.dtype, src.dtype))
+
+
 def _counted(name: str) -> Callable[..., Facts]:
     def refuse(*_: Any, **__: Any) -> Facts:
         raise NetclError(f"the length of {name}'s result depends on the data")
@@ -80,12 +85,15 @@ for _op in (
        onnx="GatherElements", methods=("gather",)),
     Op("embedding", pick.embedding, _embedding_grad, (1,), shape=_taken, onnx="Gather"),
     Op("scatter_add", scatter.scatter_add, _scatter_add_grad, (1,), dtypes=NUMBERS,
-       shape=lambda x, index, src, axis: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype))),
+       shape=lambda x, index, src, axis: _promoted(x, src),
        methods=("scatter_add",)),
     Op("scatter", put, scatter_grad, (1,), shape=alike, onnx="ScatterElements", methods=("scatter",)),
+    Op("scatter_reduce", scatter_reduce, scatter_reduce_grad, ("y", 0, 1, 2), dtypes=NUMBERS,
+       shape=lambda x, index, src, axis, reduce="sum", include_self=True: _promoted(x, src),
+       methods=("scatter_reduce",)),
     Op("index_copy", index_copy, index_copy_grad, (1,), shape=alike, methods=("index_copy",)),
     Op("index_add", index_add, index_add_grad, (1,), dtypes=NUMBERS,
-       shape=lambda x, index, src, axis=0, alpha=1: (x.shape, as_dtype(common_dtype(x.dtype, src.dtype))),
+       shape=lambda x, index, src, axis=0, alpha=1: _promoted(x, src),
        methods=("index_add",)),
     Op("masked_select", pick.select_marked, _masked_select_grad, (1,), True, shape=_counted("masked_select"),
        function=pick.masked_select, methods=("masked_select",)),

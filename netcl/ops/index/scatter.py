@@ -16,7 +16,7 @@ from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.backend.opencl import arm_flag, flag_buffer
 from netcl.core.device.profile import DeviceProfile, profile_of
-from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, compute_dtype
+from netcl.core.dtypes import BOOL, C_NAME, INT32, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
 from netcl.core.protocols import Launch, Queue
@@ -28,23 +28,26 @@ from netcl.kernels.plans import remember
 from netcl.kernels.program import Program, program
 from netcl.kernels.route import FIRST, Route, cannot, choose, declare
 from netcl.ops.elementwise import add, assign, contiguous, copy
-from netcl.ops.index.pick import BITS, check_gathered, check_index_dtype, check_on_host, pick, three
+from netcl.ops.index.pick import BITS, check_gathered, check_index_dtype, from_start, pick, three
 from netcl.ops.index.sort import order_of_rows
 from netcl.ops.product.op import promote
 
 SCATTER = declare("scatter_add", "sorted", "walk")
-NONE = -1  # no position is left out
+NONE = -(1 << 63)  # no position is left out
 WALK = 32  # positions that a GPU's item may walk along before sorting them is quicker
 RANKED = 1 << 14  # positions up to which counting for each those before it sorts them quickest
 NEAR, SHARES, ROWS = 32, 8, 4  # as in scatter.cl: positions of a group and items for each; rows of an item
 COLUMNS, KEYS, RANK, BLOCKS, SUMS, LAST = range(6)  # FORM in scatter.cl
+ADD, PUT, MUL, MAX, MIN = range(5)  # MODE in scatter.cl
+UFUNCS = {ADD: np.add, MUL: np.multiply, MAX: np.maximum, MIN: np.minimum}
 _NAMES = ("add_columns", "make_keys", "rank_keys", "sum_blocks", "sum_rows", "put_last")
 
 
 class Addition(NamedTuple):
     """y[o, indices[o, k, c], c] += src[o, k, c] except at `skip`, y of `shape` being a copy of `x`, or zeros.
 
-    Where it `sets`, = instead of +=: the src of the largest k stays.
+    `mode` says what comes in the place of +=: with PUT the src of the largest k stays. Indices count from the end where
+    they are negative, unless `strict`.
 
     indices (O or 1, K, C or 1) and src (O, K, C), O and C being what is before and after `axis`.
     """
@@ -56,14 +59,20 @@ class Addition(NamedTuple):
     src: Tensor
     skip: int = NONE
     x: Tensor | None = None
-    sets: bool = False
+    mode: int = ADD
+    strict: bool = False
+
+    @property
+    def low(self) -> int:
+        """The smallest index that is taken."""
+        return 0 if self.strict else -self.shape[self.axis]
 
 
 def scatter_add(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
     """`x` with `src` added along `axis`: y[index[i, j, k], j, k] += src[i, j, k] for axis 0.
 
     Shapes: index and src alike, of the rank of x and at most its lengths except along `axis`. The dtypes of x and src
-    promote as in NumPy. Raises IndexOutOfRange for indices outside [0, length) (see pick.py), ShapeError.
+    promote as in NumPy. Raises IndexOutOfRange for indices outside [-length, length) (see pick.py), ShapeError.
     """
     same_queue("scatter_add", x, index, src)
     axis = layout.as_axis("scatter_add", axis, x.ndim)
@@ -99,11 +108,14 @@ def gather_grad(g: Tensor, index: Tensor, shape: Shape, axis: int) -> Tensor:
 
 
 def take_grad(where: str, g: Tensor, index: Tensor, shape: Shape, axis: int, left_out: int | None = None) -> Tensor:
-    """Gradient of `take` for an x of `shape`: slices of g added where they came from, except at `left_out`."""
+    """Gradient of `take` or `embedding` for an x of `shape`: slices of g added where they came from.
+
+    Except at `left_out`. Rows of an embedding do not count from the end.
+    """
     axis = layout.as_axis(where, axis, len(shape))
     source = g.reshape(layout.size_of(shape[:axis]), index.size, layout.size_of(shape[axis + 1 :]))
     skip = NONE if left_out is None else left_out
-    return added(Addition(where, shape, axis, index.reshape(1, -1, 1), source, skip))
+    return added(Addition(where, shape, axis, index.reshape(1, -1, 1), source, skip, strict=where == "embedding"))
 
 
 def region_of(shape: Shape, index: Shape, axis: int) -> tuple[slice, ...]:
@@ -115,14 +127,14 @@ def added(job: Addition) -> Tensor:
     """What an addition gives."""
     src, profile = job.src, profile_of(job.src.queue)
     if src.size and _takes_runs(profile, src.shape[1]):
-        if job.sets:
+        if job.mode == PUT:
             return _by_last(job)
         return _by_runs(job if job.x is None else job._replace(x=contiguous(job.x)))
     compute = compute_dtype(src.dtype)
     out = Tensor.zeros(src.queue, job.shape, compute) if job.x is None else copy(job.x.astype(compute))
     if src.size and profile.kind == "numpy":
-        function = _numpy_set if job.sets else _numpy_add
-        cpu.update(function, (three(out, job.axis),), job.indices, src, where=job.where, skip=job.skip)
+        function, rule = _numpy_set if job.mode == PUT else _numpy_add, Rule(job.where, job.skip, job.strict, job.mode)
+        cpu.update(function, (three(out, job.axis),), job.indices, src, rule=rule)
     elif src.size:
         _by_columns(job, three(out, job.axis))
     return out.astype(src.dtype)
@@ -144,10 +156,19 @@ def _takes_runs(profile: DeviceProfile, count: int) -> bool:
     return bool(choose(SCATTER, [runs, Route(FIRST, "walk", lambda: False)]))
 
 
-def _numpy_add(out: np.ndarray, index: np.ndarray, src: np.ndarray, where: str, skip: int) -> np.ndarray:
+class Rule(NamedTuple):
+    """What NumPy needs of an addition besides its arrays."""
+
+    where: str
+    skip: int
+    strict: bool
+    mode: int
+
+
+def _numpy_add(out: np.ndarray, index: np.ndarray, src: np.ndarray, rule: Rule) -> np.ndarray:
     """Sums of runs of equal positions, added to `out` in place."""
     outer, n, cols = out.shape
-    check_on_host(where, index, n)
+    index, skip = from_start(rule.where, index, n, rule.strict), rule.skip
     if index.shape[::2] == (1, 1):
         flat, target = index[0, :, 0], out
     else:
@@ -159,15 +180,16 @@ def _numpy_add(out: np.ndarray, index: np.ndarray, src: np.ndarray, where: str, 
     chosen = chosen[np.argsort(flat[chosen], kind="stable")]
     keys = flat[chosen]
     if keys.size:
-        starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-        target[:, keys[starts]] += np.add.reduceat(src[:, chosen], starts, axis=1, dtype=out.dtype)
+        starts, merge = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]]), UFUNCS[rule.mode]
+        runs = merge.reduceat(src[:, chosen].astype(out.dtype, copy=False), starts, axis=1, dtype=out.dtype)
+        target[:, keys[starts]] = merge(target[:, keys[starts]], runs)
     return out
 
 
-def _numpy_set(out: np.ndarray, index: np.ndarray, src: np.ndarray, where: str, skip: int) -> np.ndarray:
+def _numpy_set(out: np.ndarray, index: np.ndarray, src: np.ndarray, rule: Rule) -> np.ndarray:
     """Elements put into `out` in place, in the order of k."""
     outer, n, cols = out.shape
-    check_on_host(where, index, n)
+    index = from_start(rule.where, index, n, rule.strict)
     if index.shape[::2] == (1, 1):
         out[:, index[0, :, 0]] = src
     else:
@@ -182,7 +204,7 @@ def _numpy_set(out: np.ndarray, index: np.ndarray, src: np.ndarray, where: str, 
 def _by_columns(job: Addition, out: Tensor) -> None:
     """One launch: every column of `out` (O, n, C) belongs to one work-item, which walks along the positions."""
     index, src = job.indices, job.src
-    key = ("scatter by columns", out.shape, job.skip, job.sets, *like(index), *like(src))
+    key = ("scatter by columns", out.shape, job.skip, job.mode, job.low, *like(index), *like(src))
     launch = remember(src.queue, key, lambda: _columns_plan(job, out))
     launch(out=out.buffer, index=index, src=src, code=arm_flag(src.queue, job.where))
 
@@ -196,7 +218,7 @@ def _columns_plan(job: Addition, out: Tensor) -> Launch[Tensor]:
         chunk, local = min(cols, -(-share // 16) * 16), 1  # 16: items do not share cache lines
     items = outer * -(-cols // chunk)
     variant = Variant(COLUMNS, src.dtype, index.dtype, INT32, is_wide(profile, out, index, src))
-    variant = variant._replace(more=(("PUT", "="),)) if job.sets else variant
+    variant = variant._replace(more=(("MODE", job.mode),)) if job.mode else variant
     return _program(queue, variant).bind(
         (-(-items // local) * local,),
         (local,),
@@ -204,6 +226,7 @@ def _columns_plan(job: Addition, out: Tensor) -> Launch[Tensor]:
         **_steps(index, src.shape),
         **_steps_of(src),
         n=out.shape[1],
+        low=job.low,
         count=count,
         cols=cols,
         outer=outer,
@@ -238,7 +261,7 @@ def _by_runs(job: Addition) -> Tensor:
     index, src, x = job.indices, job.src, job.x
     whole = index.shape[::2] == (1, 1)
     keys, order = _sorted(job, (1, src.shape[1], 1) if whole else src.shape)
-    facts = (job.shape, job.axis, whole, keys.dtype, *like(src), x is None or x.offset % 4 == 0)
+    facts = (job.shape, job.axis, job.mode, whole, keys.dtype, *like(src), x is None or x.offset % 4 == 0)
     blocks, rows = remember(
         src.queue, ("scatter by runs", *facts, *(() if x is None else like(x))), lambda: _runs_plan(job, keys, whole)
     )
@@ -261,7 +284,7 @@ def _runs_plan(job: Addition, keys: Tensor, whole: bool) -> tuple[Launch[Tensor]
     lanes, blocks, rows = outer * columns, count // span, outer * n
     new = {"sums": ((blocks, outer * cols), compute), "bounds": ((n if whole else size, 2), INT32)}
     is_long = is_wide(profile, size, src, *(() if x is None else (x,)), keys, blocks * outer * cols)
-    more = (("V", vector), ("LISTS", int(not whole)), ("ADDS", int(x is not None)))
+    more = (("V", vector), ("LISTS", int(not whole)), ("ADDS", int(x is not None)), *_merging(job.mode, compute))
     variant = Variant(BLOCKS, src.dtype, INT32, keys.dtype, is_long, more)
     facts = {**_steps_of(src), "n": n, "count": count, "cols": columns, "lanes": lanes, "span": span}
     grid, local, _ = line_of(profile, max(blocks * lanes, keys.size))
@@ -271,13 +294,24 @@ def _runs_plan(job: Addition, keys: Tensor, whole: bool) -> tuple[Launch[Tensor]
     return summed, made.bind(grid, local, {"out": (job.shape, src.dtype)}, **facts, rows=rows)
 
 
+def _merging(mode: int, compute: DType) -> tuple[tuple[str, int | str], ...]:
+    """MODE and IDENTITY of scatter.cl."""
+    if mode in (ADD, MUL):
+        return (("IDENTITY", int(mode == MUL)),) if mode == ADD else (("MODE", mode), ("IDENTITY", 1))
+    if is_float(compute):
+        return ("MODE", mode), ("IDENTITY", "-INFINITY" if mode == MAX else "INFINITY")
+    limits = np.iinfo(compute)
+    number = int(limits.min) + 1 if mode == MAX else int(limits.max)
+    return ("MODE", mode), ("IDENTITY", f"({number}L - {int(mode == MAX)})")
+
+
 def _sorted(job: Addition, seen: Shape) -> tuple[Tensor, Tensor]:
     """The lists of positions of an index seen as (O, K, C): (O * C, K, 1), -1 for what is left out, in rising order.
 
     And where along K each was (int64). Positions are int32, int64 where that is too small.
     """
     index, queue, (outer, count, cols) = job.indices, job.indices.queue, seen
-    key = ("scatter keys", seen, job.shape[job.axis], job.skip, *like(index))
+    key = ("scatter keys", seen, job.shape[job.axis], job.skip, job.low, *like(index))
     launch = remember(queue, key, lambda: _keys_plan(job, seen))
     made = launch(index=index, code=arm_flag(queue, job.where))
     if isinstance(made, tuple):  # keys and order at once
@@ -292,7 +326,7 @@ def _keys_plan(job: Addition, seen: Shape) -> Launch[Tensor]:
     profile, group, shape = profile_of(queue), NEAR * SHARES, (outer * cols, count, 1)
     key = INT64 if is_wide(profile, n) else INT32
     variant = Variant(KEYS, INT32, index.dtype, key, is_wide(profile, layout.size_of(shape), index))
-    facts: dict[str, Any] = {"flag": flag_buffer(queue), "n": n, "count": count, "skip": job.skip}
+    facts: dict[str, Any] = {"flag": flag_buffer(queue), "n": n, "low": job.low, "count": count, "skip": job.skip}
     if index.shape[::2] == (1, 1) and count <= RANKED and key == INT32 and profile.group(group) == group:
         new = {"sorted": (shape, key), "order": ((count,), INT64)}
         made = _program(queue, variant._replace(kernel=RANK))
