@@ -93,16 +93,36 @@ def channels(env: Env, op: str, shape: tuple[int, ...], backward: bool = False, 
 
 
 def attention(
-    env: Env, both: bool, dtype: str, shape: tuple[int, int, int, int] = (4, 16, 4096, 64), units: bool = True
+    env: Env,
+    both: bool,
+    dtype: str,
+    shape: tuple[int, int, int, int] = (4, 16, 4096, 64),
+    units: bool = True,
+    mask: str = "causal",
 ) -> Pair:
-    """Causal attention, with `both` its gradients too; compared on the last head of the last sample."""
+    """Attention, with `both` its gradients too; compared on the last head of the last sample.
+
+    mask: "causal", "none", or one of all samples and heads: "bool", three keys of four, or "add".
+    """
     import importlib
 
     from netcl.ops.nvidia import probe
 
     ops, torch = importlib.import_module("netcl.ops.attention"), env.torch
     xs = [env.randn(*shape, dtype=dtype) for _ in range(4)]
-    sdpa = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
+    square, masks = (1, 1, shape[2], shape[2]), dict[str, Any]()
+    if mask == "bool":
+        masks["mask"] = env.randn(*square, dtype="float32") < 0.67
+    elif mask == "add":
+        masks["mask"] = env.randn(*square, dtype=dtype)
+
+    def sdpa(*tensors: Any) -> Any:
+        one = masks.get("mask")
+        one = one.to(tensors[0].dtype) if mask == "add" else one
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(*tensors, attn_mask=one, is_causal=mask == "causal")
+
+    options = {"causal": mask == "causal", **{name: env.ours(t) for name, t in masks.items()}}
     q, k, v, g = (env.ours(t) for t in xs)
     leaves = [t.clone().requires_grad_() for t in xs[:3]]
     wide = [t[-1:, -1:].double().requires_grad_() for t in xs[:3]]
@@ -110,8 +130,8 @@ def attention(
     exact = torch.autograd.grad(o, wide, xs[3][-1:, -1:].double()) if both else [o.detach()]
 
     def forward() -> Any:
-        o, lse = ops.attention(q, k, v, causal=True)
-        return ops.attention_grad(g, q, k, v, o, lse, causal=True) if both else o
+        o, lse = ops.attention(q, k, v, **options)
+        return ops.attention_grad(g, q, k, v, o, lse, **options) if both else o
 
     def portable() -> Any:
         with probe.only():
@@ -124,7 +144,7 @@ def attention(
         return torch.autograd.grad(sdpa(*leaves), leaves, xs[3])
 
     batch, heads, length, size = shape
-    flops = 2.0 * batch * heads * length * length * size * (3.5 if both else 1.0)
+    flops = (2.0 if mask == "causal" else 4.0) * batch * heads * length * length * size * (3.5 if both else 1.0)
     return _pair(env, forward if units else portable, theirs, exact, lambda t: t[-1:, -1:], flops=flops)
 
 
@@ -163,6 +183,11 @@ CASES = (
     _attention("bf16 both", 0.6, both=True, dtype="bfloat16"),
     _attention("fp32 forward", 1.5, both=False, dtype="float32"),
     _attention("fp32 both", 1.3, both=True, dtype="float32"),
+    *(
+        _attention(f"fp16 {mask} mask {part}", None, both=part == "both", dtype="float16", mask=mask)
+        for part in ("forward", "both")
+        for mask in ("none", "bool", "add")
+    ),
     _attention("portable fp16 forward", None, both=False, dtype="float16", units=False),
     _attention("portable fp32 forward", None, both=False, dtype="float32", units=False),
     _attention("portable fp32 both", None, both=True, dtype="float32", units=False),

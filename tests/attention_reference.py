@@ -1,5 +1,7 @@
 """Attention row by row in float64, each query over the keys that it sees alone, and inputs with infinity and NaN."""
 
+import dataclasses
+
 import numpy as np
 
 from netcl.core.tensor import Tensor
@@ -146,3 +148,79 @@ def whole_map(q, k, v, g, *, mask=None, causal=False, align="lower_right", windo
     by_head = None if slopes is None else (-np.abs(away) * ds).sum((2, 3))
     found.append(by_head if by_head is None or np.ndim(slopes) == 2 else by_head.sum(0))
     return found
+
+
+# -- cases of scores ---------------------------------------------------------------------------------------------------
+
+TOLERANCE = {"bfloat16": 0.03, "float16": 4e-3, "float32": 2e-5, "float64": 1e-11}
+NAMES = ("o", "lse", "dq", "dk", "dv", "dmask", "dsinks", "dslopes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Sizes (B, H, H_kv, Tq, Tk, D, Dv), what `attention` is given, and the shapes of its further tensors."""
+
+    name: str
+    sizes: tuple = (2, 4, 2, 37, 70, 16, 16)
+    mask: tuple | None = None
+    kind: str = "add"  # of the mask: add, bool, hide (-infinity among floats), lowest, float32
+    options: dict = dataclasses.field(default_factory=dict)
+    sinks: bool = False
+    slopes: tuple | None = None
+    padding: bool = False
+    dtype: str = "float32"
+
+    def __str__(self):
+        return self.name
+
+    def arrays(self):
+        b, h, hk, tq, tk, d, dv = self.sizes
+        rng = np.random.default_rng(tq * 1000 + tk)
+        draw = lambda *shape: rng.standard_normal(shape).astype(self.dtype)  # noqa: E731
+        q, k, v, g = draw(b, h, tq, d), draw(b, hk, tk, d), draw(b, hk, tk, dv), draw(b, h, tq, dv)
+        mask = None if self.mask is None else draw(*self.mask)
+        if mask is not None and self.kind == "bool":
+            mask = rng.random(self.mask) < 0.7
+        elif self.kind in ("hide", "lowest"):
+            low = -np.inf if self.kind == "hide" else np.finfo("float32").min
+            mask = np.where(rng.random(self.mask) < 0.3, low, mask).astype("float32")
+        elif self.kind == "float32":
+            mask = mask.astype("float32")
+        sinks = draw(h) if self.sinks else None
+        slopes = None if self.slopes is None else np.abs(draw(*self.slopes)) / 8
+        padding = rng.random((b, tk)) < 0.3 if self.padding else None
+        return (q, k, v, g), mask, sinks, slopes, padding
+
+
+def upload(queue, *arrays):
+    return [None if a is None else Tensor.from_host(queue, a) for a in arrays]
+
+
+def compare(found, wanted, tolerance):
+    for name, a, e in zip(NAMES, found, wanted, strict=True):
+        if e is None:
+            assert a is None, name
+            continue
+        a = a.to_host().astype(np.float64)
+        assert a.shape == e.shape, name
+        finite = np.isfinite(e)
+        assert (np.isfinite(a) == finite).all() and (a[~finite] == e[~finite]).all(), name
+        worst = np.abs(a[finite] - e[finite]).max(initial=0) / max(1.0, np.abs(e[finite]).max(initial=0))
+        assert worst < tolerance, (name, worst)
+
+
+def check_scores(queue, case, tolerance=None, through=lambda t: t):
+    """Results and gradients of the case, whose tensors are given `through` a view."""
+    arrays, mask, sinks, slopes, padding = case.arrays()
+    wanted = whole_map(*arrays, mask=mask, sinks=sinks, slopes=slopes, padding=padding, **case.options)
+    q, k, v, g = map(through, upload(queue, *arrays))
+    extras = upload(queue, mask, sinks, slopes)
+    extras[0] = None if mask is None else through(extras[0])
+    options = {**case.options, "key_padding_mask": upload(queue, padding)[0]}
+    o, lse = attention(q, k, v, extras[0], sinks=extras[1], alibi_slopes=extras[2], **options)
+    assert o.dtype == case.dtype and lse.dtype == ("float64" if case.dtype == "float64" else "float32")
+    needs = (True,) * 3 + tuple(t is not None for t in extras)
+    grads = attention_grad(g, q, k, v, o, lse, *extras, needs=needs, **options)
+    compare((o, lse, *grads), wanted, tolerance or TOLERANCE[case.dtype])
+    for t, d in zip(extras, grads[3:], strict=True):
+        assert d is None or d.dtype == t.dtype

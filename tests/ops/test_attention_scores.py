@@ -3,11 +3,9 @@
 Results and gradients on every queue and kernel family against the whole map in float64.
 """
 
-import dataclasses
-
 import numpy as np
 import pytest
-from attention_reference import whole_map
+from attention_reference import Case, check_scores, upload
 from families import FAMILIES, POSING, queue_of
 
 from netcl import autograd as ag
@@ -15,50 +13,11 @@ from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.ops.attend.op import attention, attention_grad
 
-TOLERANCE = {"bfloat16": 0.03, "float16": 4e-3, "float32": 2e-5, "float64": 1e-11}
-NAMES = ("o", "lse", "dq", "dk", "dv", "dmask", "dsinks", "dslopes")
-
 
 @pytest.fixture(params=FAMILIES, scope="session")
 def queue(request):
     """A queue of every backend, device and kernel family."""
     return queue_of(request.param)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """Sizes (B, H, H_kv, Tq, Tk, D, Dv), what `attention` is given, and the shapes of its further tensors."""
-
-    name: str
-    sizes: tuple = (2, 4, 2, 37, 70, 16, 16)
-    mask: tuple | None = None
-    kind: str = "add"  # of the mask: add, bool, hide (-infinity among floats), lowest, float32
-    options: dict = dataclasses.field(default_factory=dict)
-    sinks: bool = False
-    slopes: tuple | None = None
-    padding: bool = False
-    dtype: str = "float32"
-
-    def __str__(self):
-        return self.name
-
-    def arrays(self):
-        b, h, hk, tq, tk, d, dv = self.sizes
-        rng = np.random.default_rng(tq * 1000 + tk)
-        draw = lambda *shape: rng.standard_normal(shape).astype(self.dtype)  # noqa: E731
-        q, k, v, g = draw(b, h, tq, d), draw(b, hk, tk, d), draw(b, hk, tk, dv), draw(b, h, tq, dv)
-        mask = None if self.mask is None else draw(*self.mask)
-        if mask is not None and self.kind == "bool":
-            mask = rng.random(self.mask) < 0.7
-        elif self.kind in ("hide", "lowest"):
-            low = -np.inf if self.kind == "hide" else np.finfo("float32").min
-            mask = np.where(rng.random(self.mask) < 0.3, low, mask).astype("float32")
-        elif self.kind == "float32":
-            mask = mask.astype("float32")
-        sinks = draw(h) if self.sinks else None
-        slopes = None if self.slopes is None else np.abs(draw(*self.slopes)) / 8
-        padding = rng.random((b, tk)) < 0.3 if self.padding else None
-        return (q, k, v, g), mask, sinks, slopes, padding
 
 
 FULL = (2, 4, 37, 70)
@@ -97,58 +56,24 @@ POSED = [c for c in CASES if c.name in ("mask of keys", "all at once")]
 ALL = [(f, c) for f in FAMILIES for c in (POSED if f.startswith(POSING) else CASES)]
 
 
-def upload(queue, *arrays):
-    return [None if a is None else Tensor.from_host(queue, a) for a in arrays]
-
-
-def compare(found, wanted, tolerance):
-    for name, a, e in zip(NAMES, found, wanted, strict=True):
-        if e is None:
-            assert a is None, name
-            continue
-        a = a.to_host().astype(np.float64)
-        assert a.shape == e.shape, name
-        finite = np.isfinite(e)
-        assert (np.isfinite(a) == finite).all() and (a[~finite] == e[~finite]).all(), name
-        worst = np.abs(a[finite] - e[finite]).max(initial=0) / max(1.0, np.abs(e[finite]).max(initial=0))
-        assert worst < tolerance, (name, worst)
-
-
-def check(queue, case, through=lambda t: t):
-    """Results and gradients of the case, whose tensors are given `through` a view."""
-    arrays, mask, sinks, slopes, padding = case.arrays()
-    wanted = whole_map(*arrays, mask=mask, sinks=sinks, slopes=slopes, padding=padding, **case.options)
-    q, k, v, g = map(through, upload(queue, *arrays))
-    extras = upload(queue, mask, sinks, slopes)
-    extras[0] = None if mask is None else through(extras[0])
-    options = {**case.options, "key_padding_mask": upload(queue, padding)[0]}
-    o, lse = attention(q, k, v, extras[0], sinks=extras[1], alibi_slopes=extras[2], **options)
-    assert o.dtype == case.dtype and lse.dtype == ("float64" if case.dtype == "float64" else "float32")
-    needs = (True,) * 3 + tuple(t is not None for t in extras)
-    grads = attention_grad(g, q, k, v, o, lse, *extras, needs=needs, **options)
-    compare((o, lse, *grads), wanted, TOLERANCE[case.dtype])
-    for t, d in zip(extras, grads[3:], strict=True):
-        assert d is None or d.dtype == t.dtype
-
-
 @pytest.mark.parametrize(("queue", "case"), ALL, ids=str, indirect=["queue"])
 def test_scores(queue, case):
-    check(queue, case)
+    check_scores(queue, case)
 
 
 def test_views(queue):
     """Tensors and a mask whose axes were swapped: strides in the place of copies."""
-    check(
+    check_scores(
         queue,
         Case("views", (2, 4, 2, 9, 21, 16, 24), mask=(1, 4, 9, 21)),
-        lambda t: t.permute(0, 1, 3, 2).contiguous().permute(0, 1, 3, 2),
+        through=lambda t: t.permute(0, 1, 3, 2).contiguous().permute(0, 1, 3, 2),
     )
 
 
 def test_no_keys_and_no_queries(queue):
     for sizes in ((1, 2, 2, 3, 0, 8, 4), (1, 2, 2, 0, 5, 8, 4), (0, 2, 2, 3, 5, 8, 4)):
         b, h, _, tq, tk, *_ = sizes
-        check(queue, Case("empty", sizes, mask=(b, h, tq, tk), sinks=True, slopes=(h,)))
+        check_scores(queue, Case("empty", sizes, mask=(b, h, tq, tk), sinks=True, slopes=(h,)))
 
 
 def test_a_boolean_mask_is_true_where_a_key_is_seen(queue):

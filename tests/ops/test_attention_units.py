@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from attention_reference import MASKS, SPECIALS, check_specials
+from attention_reference import MASKS, SPECIALS, Case, check_scores, check_specials
 
 from netcl.core.device import manager
 from netcl.core.device.profile import profile_of
@@ -12,11 +12,13 @@ from netcl.core.tensor import Tensor
 from netcl.kernels.route import force
 from netcl.ops.attend import mma as attention_mma
 from netcl.ops.attend.op import attention, attention_grad
+from netcl.ops.attend.problem import Call, Geometry, Marks
 from netcl.ops.nvidia import probe, wgmma
 
 H200 = dataclasses.replace(
     manager.profile("cpu"), name="H", vendor="NVIDIA", kind="gpu", architecture="sm_90", compute_units=132
 )
+GEOMETRY = Geometry(2, 4, 1, 5, 6, 8, 8, False, True, 0, 1.0, 0.0)
 USES = ("ATTEND", "QUERY_GRAD", "KEY_GRAD")
 SHARED, REGISTERS = 227 << 10, 65536  # of a multiprocessor of compute capability 9.0
 
@@ -126,6 +128,50 @@ def test_attention_on_units(gpu, family, dtype, causal, window, padded, tq, tk, 
         assert (np.isfinite(a) == finite).all(), name
         worst = np.abs(a[finite] - e[finite]).max(initial=0) / max(1.0, np.abs(e[finite]).max(initial=0))
         assert worst < tolerance, (name, worst)
+
+
+SCORES = [
+    Case("mask", (2, 4, 2, 150, 190, 64, 64), (2, 4, 150, 190)),
+    Case("mask of odd keys", (2, 4, 2, 70, 191, 64, 64), (1, 4, 70, 191), options={"causal": True}),
+    Case("bools", (2, 4, 2, 150, 190, 64, 64), (2, 1, 150, 190), "bool", padding=True),
+    Case("bools of keys", (2, 4, 2, 150, 190, 72, 72), (2, 1, 1, 190), "bool", {"window": 30}),
+    Case("mask of float32", (2, 4, 2, 150, 190, 128, 128), (150, 190), "hide", {"causal": True}),
+    Case("mask of queries", (2, 4, 2, 150, 190, 64, 64), (4, 150, 1)),
+    Case("lowest floats", (2, 4, 2, 65, 64, 64, 64), (2, 1, 1, 64), "lowest"),
+    Case("cap", (1, 4, 4, 150, 190, 64, 64), options={"softcap": 2.0}),
+    Case("sinks", (1, 4, 4, 150, 90, 64, 64), options={"causal": True}, sinks=True),
+    Case("slopes", (1, 4, 2, 150, 190, 64, 64), options={"causal": True, "align": "upper_left"}, slopes=(1, 4)),
+    Case("all", (2, 4, 2, 150, 190, 64, 64), (2, 1, 150, 190), "hide", {"softcap": 3.0, "causal": True}, True, (4,),
+         True),
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("family", "dtype"), TYPES)
+@pytest.mark.parametrize("case", SCORES, ids=str)
+def test_scores_on_units(gpu, family, dtype, case):
+    if family not in probe.attention(profile_of(gpu)):
+        pytest.skip(f"no {family} here")
+    if dtype == "float32" and case.sizes[-1] > 64:
+        pytest.skip("float32 is served up to 64 elements")
+    tolerance = {"bfloat16": 3e-2, "float16": 5e-3, "float32": 2e-5}[dtype]
+    with probe.only(family), force(family):
+        check_scores(gpu, dataclasses.replace(case, dtype=dtype), tolerance)
+
+
+def test_masks_are_read_in_pairs_where_they_can_be(cpu_queue):
+    """Keys are even in number and side by side, and rows begin at even elements."""
+
+    def pairs(mask, keys=6):
+        marks = Marks(mask=mask)
+        return attention_mma.in_pairs(Call(GEOMETRY._replace(keys=keys), q, q, q, marks))
+
+    q = Tensor.zeros(cpu_queue, (2, 4, 5, 8))
+    whole = Tensor.zeros(cpu_queue, (2, 4, 5, 12))
+    assert pairs(whole[..., :6]) and pairs(whole[..., 2:8]) and pairs(whole[:1, :, :1, :6])
+    assert not pairs(whole[..., 1:7]) and not pairs(whole[..., ::2]) and not pairs(whole[..., :1])
+    odd = Tensor.zeros(cpu_queue, (2, 4, 5, 7))
+    assert not pairs(odd, 7) and not pairs(odd[..., :6]) and pairs(odd[:1, :1, :1, :6])
 
 
 @pytest.mark.gpu

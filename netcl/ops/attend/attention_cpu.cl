@@ -11,7 +11,6 @@
 // USE_<KERNEL> picks the kernels of a program, since drivers compile everything they see.
 // Source: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018, arXiv:1805.02867.
 #define NR (NV * VW)
-#define LN2 ((E)0.6931471805599453)
 
 typedef JOIN(E, VW) V;
 typedef JOIN(E, 8) E8;
@@ -70,7 +69,7 @@ static inline V power(V x) {
 }
 
 // A mask's value in powers of two.
-static inline E in_powers(E b) { return b == NONE ? NONE : b * LOG2E < LOWEST ? LOWEST : b * LOG2E; }
+static inline E in_powers(E b) { return added(0, b, LOG2E); }
 
 #ifdef SHAPED
 // What the scores s of query i and the keys kb .. kb + n become, and in `bend` the factors of their slopes.

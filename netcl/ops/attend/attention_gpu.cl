@@ -39,7 +39,6 @@
 #define SLICES (PAIR > DP ? PAIR : DP)
 #define DN (DP / (4 * GX))      // vectors of 4 columns of x that a work-item holds
 #define KC (SLICES >= 32 * DP ? 32 : SLICES >= 16 * DP ? 16 : SLICES >= 8 * DP ? 8 : SLICES >= 4 * DP ? 4 : 1)
-#define LN2 ((E)0.6931471805599453)
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
 #define GROUP __attribute__((reqd_work_group_size(GX, GY, 1)))
 #define V E4
@@ -432,7 +431,7 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
                 UNROLL for (int c = 0; c < TR * DN; c++) { V t = av[c]; av[c] = ak[c]; ak[c] = t; }
             }
         }
-        NEXT_HEAD(&d)
+        NEXT_HEADS(1, &d)
     }
     long first = (b * (d.H / d.G) + kh) * d.Tk + k0, head = b * d.H + kh * d.G;
     UNROLL for (int i = 0; i < TR; i++) P[(y * TR + i) * GX + x] = not_finite(ak + i * DN) + not_finite(av + i * DN);

@@ -23,7 +23,8 @@
     const int heads = d.H; \
     PLACES \
     const int q0 = ((int)get_num_groups(0) - 1 - (int)get_group_id(0)) * BR, rows = min(BR, Tq - q0); \
-    const int begin = lo_of(&d, q0), end = hi_of(&d, q0 + rows - 1), count = (max(end - begin, 0) + BC - 1) / BC; \
+    const int begin = BEGIN(lo_of(&d, q0)), end = hi_of(&d, q0 + rows - 1); \
+    const int count = (max(end - begin, 0) + BC - 1) / BC; \
     const int first = q0 + warp * MT * 16; \
     const long row = get_group_id(1) * (long)Tq; \
     q += oq + b * d.qb + h * d.qh + q0 * d.qt; \
@@ -42,6 +43,50 @@
             UNROLL for (int j = 0; j < NC; j++) UNROLL for (int e = 0; e < 2; e++) \
                 if (!SEEN(lo, hi, kb + j * 8 + t4 * 2 + e)) (s)[j][2 * w + e] = value; \
         }
+// Scores leave the products as they are, times c powers of two; what is SHAPED is in powers of two already (times F).
+// BIAS_PAIRS: the mask's values of two keys that lie side by side are read at once, before the products.
+#ifndef SHAPED
+#define F c
+#define TO_LSE scale
+#define POWERS(s, pair, e, i, j, bend) ((s) * c)
+#else
+#define F 1.0f
+#define TO_LSE LN2
+#ifdef BIAS_PAIRS
+#define POWERS(s, pair, e, i, j, bend) \
+    added(bent((s) * c, LOG2E, marks, &d, i, j, &bend), pair_value(pair, e), LOG2E)
+#else
+#define POWERS(s, pair, e, i, j, bend) shaped((s) * c, LOG2E, marks, &d, i, j, &bend)
+#endif
+#endif
+#ifdef BIAS_PAIRS
+#ifdef BIAS_BOOL
+typedef ushort PAIR;
+static inline float pair_value(PAIR p, int second) { return (second ? p >> 8 : p & 0xff) ? 0.0f : NONE; }
+#elif defined(BIAS_ROWS) && !defined(TF32)
+typedef uint PAIR;
+static inline float pair_value(PAIR p, int second) {
+    const ushort x = second ? p >> 16 : p & 0xffff;
+    return LOAD((const S*)&x, 0);
+}
+#else
+typedef float2 PAIR;
+static inline float pair_value(PAIR p, int second) { return second ? p.y : p.x; }
+#endif
+#define READ_MASK() \
+    PAIR pairs[MT][2][NC]; \
+    EACH_ROWS UNROLL for (int w = 0; w < 2; w++) { \
+        __global const BIAS* p_ = marks.bias + min(first + i * 16 + w * 8 + g8, Tq - 1) * d.bias_q; \
+        UNROLL for (int j = 0; j < NC; j++) \
+            pairs[i][w][j] = *(__global const PAIR*)(p_ + min(kb + j * 8 + t4 * 2, Tk - 2)); \
+    }
+#define PAIR_OF(i, w, j) pairs[i][w][j]
+#define BEGIN(lo) ((lo) & ~1)       // pairs begin at even keys
+#else
+#define READ_MASK()
+#define PAIR_OF(i, w, j) 0
+#define BEGIN(lo) (lo)
+#endif
 #define ARRIVED() \
     COPY_WAIT(0); \
     READY(); \
@@ -93,8 +138,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
     float out[MT][ND][4], top[MT][2], sum[MT][2];
     CLEAR(out, ND)
     EACH_ROWS {
-        top[i][0] = top[i][1] = NONE;
-        sum[i][0] = sum[i][1] = 0.0f;
+        top[i][0] = top[i][1] = SINK * LOG2E / F;
+        sum[i][0] = sum[i][1] = t4 == 0 ? (float)SINK_WEIGHT : 0.0f;    // of 4 lanes that are added up
     }
     FETCH(held, q, d.qt, rows, BR)
     if (count > 0) { FETCH_KEYS(STAGE(0), begin) }
@@ -106,10 +151,17 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
         ARRIVED()
         if (n + 1 < count) { FETCH_KEYS(STAGE(n + 1), kb + BC) }
         COPY_GROUP();
+        READ_MASK()
         float s[MT][NC][4];
         SCORES(s, held, warp * MT * 16, X)
         SCORED(s)
         EACH_ROWS {
+#ifdef SHAPED
+            float bend;
+            UNROLL for (int j = 0; j < NC; j++) UNROLL for (int e = 0; e < 4; e++)
+                s[i][j][e] = POWERS(s[i][j][e], PAIR_OF(i, e >> 1, j), e & 1, first + i * 16 + (e >> 1) * 8 + g8,
+                                    kb + j * 8 + t4 * 2 + (e & 1), bend);
+#endif
             HIDE(s[i], first + i * 16, NONE)
             UNROLL for (int w = 0; w < 2; w++) {
                 float m = top[i][w];
@@ -118,12 +170,12 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
                     m = fmax(m, s[i][j][2 * w + 1]);
                 }
                 m = over_lanes(m, 1);
-                const float base = m == NONE ? 0.0f : m * c, al = EXP2(top[i][w] * c - base);
+                const float base = m == NONE ? 0.0f : m * F, al = EXP2(top[i][w] * F - base);
                 top[i][w] = m;
                 float t = 0.0f;
                 UNROLL for (int j = 0; j < NC; j++) {
-                    s[i][j][2 * w] = EXP2(s[i][j][2 * w] * c - base);
-                    s[i][j][2 * w + 1] = EXP2(s[i][j][2 * w + 1] * c - base);
+                    s[i][j][2 * w] = EXP2(s[i][j][2 * w] * F - base);
+                    s[i][j][2 * w + 1] = EXP2(s[i][j][2 * w + 1] * F - base);
                     t += s[i][j][2 * w] + s[i][j][2 * w + 1];
                 }
                 sum[i][w] = sum[i][w] * al + t;
@@ -144,7 +196,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
         lost |= (uint)bad << (2 * i + w);
         if (at < q0 + rows && !bad) {
             put_row(o + (row + at) * D, out[i], w, D, t4, t == 0.0f ? 0.0f : 1.0f / t);
-            if (t4 == 0) lse[row + at] = t == 0.0f ? NONE : top[i][w] * scale + log(t);
+            if (t4 == 0) lse[row + at] = t == 0.0f ? NONE : top[i][w] * TO_LSE + log(t);
         }
     }
     const int at = first + MY_ROW;
@@ -183,14 +235,19 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
         ARRIVED()
         if (n + 1 < count) { FETCH_KEYS(STAGE(n + 1), kb + BC) }
         COPY_GROUP();
+        READ_MASK()
         float s[MT][NC][4], u[MT][NC][4];
         SCORES(s, held, warp * MT * 16, X)
         SCORES(u, held + HELD, warp * MT * 16, Y)
         SCORED(s)
         SCORED(u)
         EACH_ROWS {
-            UNROLL for (int j = 0; j < NC; j++) UNROLL for (int e = 0; e < 4; e++)
-                s[i][j][e] = EXP2(s[i][j][e] * c - top[i][e >> 1]) * (u[i][j][e] - dot[i][e >> 1]);
+            UNROLL for (int j = 0; j < NC; j++) UNROLL for (int e = 0; e < 4; e++) {
+                float bend = 1.0f;
+                const float x = POWERS(s[i][j][e], PAIR_OF(i, e >> 1, j), e & 1, first + i * 16 + (e >> 1) * 8 + g8,
+                                       kb + j * 8 + t4 * 2 + (e & 1), bend);
+                s[i][j][e] = EXP2(BELOW(float, x - top[i][e >> 1])) * (u[i][j][e] - dot[i][e >> 1]) * bend;
+            }
             HIDE(s[i], first + i * 16, 0.0f)
         }
         SPREAD(out, s, X)
@@ -216,6 +273,11 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
     FETCH(STAGE(n), q + (z) * d.qh + (at) * d.qt, d.qt, Tq - (at), BC) \
     FETCH(STAGE(n) + TILE, g + (z) * d.gh + (at) * d.gt, d.gt, Tq - (at), BC) \
     FETCH_SUMS(rows_at + ((n) & 1) * 8 * BC, (z) * Tq, at)
+#ifdef SHAPED
+#define KEY_POWERS(s, i, j, bend) shaped((s) * c, LOG2E, marks, &d, i, j, &bend)
+#else
+#define KEY_POWERS(s, i, j, bend) ((s) * c)
+#endif
 __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     __global S* restrict dk, __global S* restrict dv, __global const S* restrict q, __global const S* restrict k,
     __global const S* restrict v, __global const S* restrict g, __global const float* restrict lse,
@@ -236,6 +298,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     lse += olse + (b * d.H + h * d.G) * Tq;
     delta += (b * d.H + h * d.G) * Tq;
     MARKS(b, h * d.G)
+    const Marks first_head = marks;
     // Queries that see a key of this block: from its first key's own place on (causal), and at most `window` away.
     const int begin = max(0, causal ? k0 - off : window > 0 ? k0 - off - window + 1 : 0);
     const int end = window > 0 ? min(Tq, k0 + rows - 1 - off + window) : Tq;
@@ -261,6 +324,10 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
         SCORES(u, held + HELD, warp * 16, Y)
         SCORED(s)
         SCORED(u)
+#ifdef SHAPED
+        marks = first_head;
+        NEXT_HEADS(z, &d)
+#endif
         const uint sums = rows_at + (n & 1) * 8 * BC + t4 * 8;
         UNROLL for (int j = 0; j < NC; j++) {
             float top[2], dot[2];
@@ -269,9 +336,11 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
             UNROLL for (int w = 0; w < 2; w++) {
                 const float t = top[w] == NONE ? INFINITY : top[w] * LOG2E;   // a query that sees nothing: all zero
                 UNROLL for (int e = w; e < 4; e += 2) {
-                    const float p = EXP2(s[0][j][e] * c - t);
+                    float bend = 1.0f;
+                    const float x = KEY_POWERS(s[0][j][e], qb + j * 8 + t4 * 2 + w, first + g8 + (e >> 1) * 8, bend);
+                    const float p = EXP2(BELOW(float, x - t));
                     s[0][j][e] = p;
-                    u[0][j][e] = p * (u[0][j][e] - dot[w]);
+                    u[0][j][e] = p * (u[0][j][e] - dot[w]) * bend;
                 }
             }
         }
@@ -300,6 +369,6 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     const int at = first + MY_ROW;
     if (MINE(lost) && at < k0 + rows)
         key_grad_row(dk + (row + at) * D, dv + (row + at) * D, q, k + (at - k0) * d.kt, v + (at - k0) * d.vt, g, lse,
-                     delta, marks, scale, &d, at);
+                     delta, first_head, scale, &d, at);
 }
 #endif

@@ -131,7 +131,7 @@ static inline void key_grad_row(__global S* dk, __global S* dv, __global const S
                 FOURS av[x] += p * four(gi, c, Dv);
                 FOURS ak[x] += s * four(qi, c, D);
             }
-            NEXT_HEAD(d)
+            NEXT_HEADS(1, d)
         }
         FOURS {
             put_four(dk, c, ak[x] * scale, D);

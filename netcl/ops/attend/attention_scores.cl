@@ -10,6 +10,7 @@
 // E: compute type, S: storage type.
 #define NONE (-INFINITY)
 #define LOG2E ((E)1.4426950408889634)
+#define LN2 ((E)0.6931471805599453)
 #define LOWEST ((E)-3.4028235e38f)   // a score that -FLT_MAX in a mask makes: not -infinity, or a whole row would be 0
 
 // Lengths, then strides of the mask, of q, k, v, g in elements by batch, head and row (rows themselves are contiguous).
@@ -31,7 +32,7 @@ typedef struct {
 #ifdef BIAS
 #define BIAS_ARGS __global const BIAS* restrict bias, long obias,
 #define BIAS_OF(b, h) marks.bias = bias + obias + (b) * d.bias_b + (h) * d.bias_h;
-#define NEXT_BIAS(d) marks.bias += (d)->bias_h;
+#define MOVE_BIAS(n, d) marks.bias += (n) * (d)->bias_h;
 #define BIAS_AT(i, j) bias_value(marks.bias + (i) * d->bias_q + (j) * d->bias_k)
 static inline E bias_value(__global const BIAS* p) {
 #ifdef BIAS_BOOL
@@ -45,17 +46,17 @@ static inline E bias_value(__global const BIAS* p) {
 #else
 #define BIAS_ARGS
 #define BIAS_OF(b, h)
-#define NEXT_BIAS(d)
+#define MOVE_BIAS(n, d)
 #endif
 
 #ifdef SLOPES
 #define SLOPE_ARGS __global const E* restrict slopes, long oslopes,
 #define SLOPE_OF(b, h) marks.slopes = slopes + oslopes + (b) * d.slope_b + (h);
-#define NEXT_SLOPE marks.slopes++;
+#define MOVE_SLOPE(n) marks.slopes += n;
 #else
 #define SLOPE_ARGS
 #define SLOPE_OF(b, h)
-#define NEXT_SLOPE
+#define MOVE_SLOPE(n)
 #endif
 
 #ifdef SINKS
@@ -80,7 +81,7 @@ static inline E bias_value(__global const BIAS* p) {
 
 #define MARKS_ARGS MASK_ARGS BIAS_ARGS SLOPE_ARGS SINK_ARGS CAP_ARGS
 #define MARKS(b, h) Marks marks; marks.head = h; MASK_OF(b) BIAS_OF(b, h) SLOPE_OF(b, h) SINK_OF(h) CAP_OF
-#define NEXT_HEAD(d) marks.head++; NEXT_BIAS(d) NEXT_SLOPE
+#define NEXT_HEADS(n, d) marks.head += n; MOVE_BIAS(n, d) MOVE_SLOPE(n)
 #if defined(BIAS) || defined(SLOPES) || defined(SOFTCAP)
 #define SHAPED
 #endif
@@ -129,8 +130,8 @@ static inline int hi_of(const Dims* d, int i) {
 #define UNSEEN(i, j) (!REAL(j))
 #endif
 
-// The score that s = scale * q_i . k_j * unit becomes. `bend` is set to the factor of its slope, 1 - tanh^2.
-static inline E shaped(E s, E unit, Marks marks, const Dims* d, int i, int j, E* bend) {
+// What s = scale * q_i . k_j * unit becomes before a mask. `bend` is set to the factor of its slope, 1 - tanh^2.
+static inline E bent(E s, E unit, Marks marks, const Dims* d, int i, int j, E* bend) {
 #ifdef SOFTCAP
     const E t = tanh(s / (marks.cap * unit));
     s = marks.cap * unit * t;
@@ -139,10 +140,20 @@ static inline E shaped(E s, E unit, Marks marks, const Dims* d, int i, int j, E*
 #ifdef SLOPES
     s -= marks.slopes[0] * unit * (E)abs(j - i - (int)d->off);
 #endif
+    return s;
+}
+
+// A score with the mask's value b.
+static inline E added(E s, E b, E unit) {
+    const E c = b * unit;
+    return b == NONE ? NONE : s + (c < LOWEST ? LOWEST : c);
+}
+
+// The score that s becomes. Tiles ask for what lies past the end of either axis, too.
+static inline E shaped(E s, E unit, Marks marks, const Dims* d, int i, int j, E* bend) {
+    s = bent(s, unit, marks, d, i, j, bend);
 #ifdef BIAS
-    // tiles ask for what lies past the end of either axis, too
-    const E b = BIAS_AT(min(i, (int)d->Tq - 1), min(j, (int)d->Tk - 1)), c = b * unit;
-    s = b == NONE ? NONE : s + (c < LOWEST ? LOWEST : c);
+    s = added(s, BIAS_AT(min(i, (int)d->Tq - 1), min(j, (int)d->Tk - 1)), unit);
 #endif
     return s;
 }

@@ -56,7 +56,7 @@ def geometry(rows: int, size: int, itemsize: int, profile: DeviceProfile, most: 
 def forward(c: Call) -> tuple[Tensor, Tensor]:
     """o and lse."""
     readable = mma.is_readable(c.x, *rows(c))
-    key = (ATTENTION, c.q.shape, c.x.width, c.q.dtype, flags(c), _aligned(c), readable, route.mode)
+    key = (ATTENTION, c.q.shape, c.x.width, c.q.dtype, flags(c), _aligned(c), readable, mma.in_pairs(c), route.mode)
 
     def make() -> Callable[[Call], tuple[Tensor, Tensor]]:
         tiled = Route(FIRST, "tiled", lambda: _plan_forward(c))
@@ -71,7 +71,7 @@ def forward(c: Call) -> tuple[Tensor, Tensor]:
 def backward(c: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and the dots of g and o."""
     readable = mma.is_readable(c.x, *rows(c))
-    key = (ATTENTION_GRAD, c.x, c.q.dtype, flags(c), _aligned(c), readable, route.mode)
+    key = (ATTENTION_GRAD, c.x, c.q.dtype, flags(c), _aligned(c), readable, mma.in_pairs(c), route.mode)
 
     def make() -> Callable[[Call], tuple[Tensor, Tensor, Tensor, Tensor]]:
         made, dots = _plan_dots(c)

@@ -21,7 +21,6 @@ from netcl.ops.nvidia.wgmma import product_macro
 
 FILES = ("ptx.cl", "attention_scores.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
 LIMITS = "for heads of up to 128 elements (64 of float32) and rows that begin at multiples of 16 bytes, not of doubles"
-SERVED = {"MASK"}  # what attention_mma.cl knows of attention_scores.cl
 LARGEST = {FLOAT16: 128, BFLOAT16: 128, FLOAT32: 64}  # head sizes whose sums fit in registers
 
 
@@ -34,6 +33,14 @@ def is_readable(x: Geometry, *tensors: Tensor) -> bool:
     return not (x.size % each or any(t.offset % each or any(s % each for s in t.strides[:3]) for t in tensors))
 
 
+def in_pairs(c: Call) -> bool:
+    """Whether the mask's values of two keys side by side can be read at once."""
+    m = c.marks.mask
+    if m is None or m.shape[3] != c.x.keys or m.strides[3] != 1:
+        return False
+    return not any(n % 2 for n in (c.x.keys, m.offset, *(s for n, s in zip(m.shape[:3], m.strides) if n > 1)))
+
+
 def routes(c: Call, readable: bool, plan: Callable[[str, Call], Any]) -> list[Route]:
     """The units, the best first. Those that the driver does not build are given up."""
     return [_route(family, c, readable, plan) for family in reversed(probe.FAMILIES)]
@@ -43,14 +50,16 @@ def _route(family: str, c: Call, readable: bool, plan: Callable[[str, Call], Any
     dtype, profile = c.q.dtype, profile_of(c.q.queue)
     if not readable:
         return cannot(family, LIMITS)
-    if other := {name for name, _ in flags(c)} - SERVED:
-        return cannot(family, f"without {', '.join(sorted(other))}")
     if dtype == FLOAT32 and (family == "wgmma" or matmul_precision() == "highest"):
         return cannot(family, "for 16-bit floats, on mma also for float32 below precision 'highest'")
     if family not in probe.attention(profile):
         return cannot(family, probe.ABSENT)
+    parts = sorted(name.lower() for name, _ in flags(c))
+    name = " ".join(["attention", family, *(["with", *parts] if parts else [])])
+    if probe.given_up(name):
+        return cannot(family, "its program did not build")
     pays = probe.serves(family, C_NAME[dtype], profile)
-    why, give_up = "" if pays else probe.SLOW, partial(probe.give_up, f"attention {family}")
+    why, give_up = "" if pays else probe.SLOW, partial(probe.give_up, name)
     return Route(FIRST if pays else LAST, family, partial(plan, family, c), why, give_up)
 
 
@@ -76,7 +85,7 @@ def _program(
     defines |= sizes
     if not narrow:
         defines["TF32"] = 1
-    defines |= dict(flags(c))
+    defines |= dict(flags(c)) | ({"BIAS_PAIRS": 1} if in_pairs(c) else {})
     macros, edit = "", None
     if family == "wgmma":
         defines["WARPGROUP"], edit = 1, activate

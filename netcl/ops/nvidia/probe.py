@@ -61,6 +61,11 @@ def give_up(family: str, reason: Exception) -> None:
         warnings.warn(f"matrix units ({family}) are not used: {reason}", stacklevel=3)
 
 
+def given_up(family: str) -> bool:
+    """Whether `give_up` was called for it."""
+    return family in _broken
+
+
 @contextmanager
 def only(*families: str) -> Iterator[None]:
     """Within the block no other matrix-unit kernels are used (none at all without arguments): for tests and benchmarks.
