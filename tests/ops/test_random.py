@@ -102,6 +102,14 @@ def test_dropout(queue, dtype):
     )
 
 
+def test_a_later_seed_changes_no_earlier_draw(queue):
+    """The mask of backward is that of forward, whatever is seeded in between."""
+    x, generator = Tensor.ones(queue, (64,)), rnd.Generator(1)
+    y, draw = rnd.dropout(x, 0.5, generator)
+    generator.manual_seed(2)
+    np.testing.assert_array_equal(rnd.dropout_grad(x, 0.5, draw).to_host(), y.to_host())
+
+
 def test_bad_input(queue):
     with pytest.raises(ValueError, match=r"probability in \[0, 1\], got 1.5"):
         rnd.dropout(Tensor.ones(queue, (2,)), 1.5)

@@ -110,10 +110,15 @@ class Law(NamedTuple):
 
 
 def draw_of(generator: Generator | None, count: int) -> Draw:
-    """Reserve the blocks for `count` elements."""
-    source = generator or default_generator
-    first = live.fresh(lambda: source.take(-(-count // 4)))
-    return Draw(first, Cell(lambda: source.seed & 0xFFFFFFFF), Cell(lambda: source.seed >> 32))
+    """Reserve the blocks for `count` elements, now and before each replay. A later seed changes no earlier draw."""
+    source, draw = generator or default_generator, Draw(Cell(0), Cell(0), Cell(0))
+
+    def redraw() -> None:
+        seed = source.seed
+        draw.first.value, draw.low.value, draw.high.value = source.take(-(-count // 4)), seed & 0xFFFFFFFF, seed >> 32
+
+    live.each_step(redraw)
+    return draw
 
 
 # -- NumPy -------------------------------------------------------------------------------------------------------------
