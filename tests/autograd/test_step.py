@@ -396,6 +396,12 @@ def test_a_step_inside_another_is_part_of_it(queue):
     assert outer.num_launches == 2
 
 
+def test_a_step_that_launches_nothing_gives_its_input(queue):
+    step = CompiledStep(lambda x: x)
+    for i in range(4):
+        assert step(Tensor.full(queue, (2,), i)).to_host().tolist() == [i] * 2
+
+
 def test_two_threads_record_steps_of_their_own(queue):
     results = {}
 

@@ -189,11 +189,11 @@ class KernelCapture:
     def slot_of(self, buffer: Any) -> BufferSlot | None:
         """A slot to put other memory in the place of `buffer`, lasting, and cheaper than a copy.
 
-        None where that is not all: `buffer` is part of a copy or fill, somebody besides one owner and the recording
-        looks at it (a result may be a view of it), or the way to replay has its arguments baked in.
+        None where that is not all: nothing is launched, `buffer` is part of a copy or fill, somebody besides one owner
+        and the recording looks at it (a result may be a view of it), or the way to replay has its arguments baked in.
         """
         done = self._ready("slot_of")
-        if isinstance(done.queue, CPUQueue) or self.tier == "command buffer" or done.holders(buffer) > 1:
+        if not done.commands or self.tier == "command buffer" or done.holders(buffer) > 1:
             return None
         pointer, uses = buffer.int_ptr, []
         for c in done.commands:
