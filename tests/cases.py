@@ -57,6 +57,11 @@ def elu(a, alpha):
     return np.where(a > 0, a, alpha * np.expm1(np.minimum(a, 0)))
 
 
+def towards_zero(a, b):
+    q = np.floor_divide(a, b)
+    return q + ((q < 0) & (q * b != a)).astype(q.dtype)
+
+
 def numpy_relu(a):
     return np.maximum(a, 0)
 
@@ -85,9 +90,33 @@ ELEMENTWISE = [
     C("rsqrt", lambda a: 1 / np.sqrt(a), domain=POSITIVE), C("sin", np.sin), C("cos", np.cos),
     C("tan", np.tan, domain=(-1, 1)), C("sinh", np.sinh), C("cosh", np.cosh), C("tanh", np.tanh), C("atan", np.arctan),
     C("atan2", np.arctan2, AB, ((-2, 2), (0.3, 2))), C("erf", special.erf),
+    C("asin", np.arcsin, domain=INNER), C("acos", np.arccos, domain=INNER), C("asinh", np.arcsinh),
+    C("acosh", np.arccosh, domain=(1.2, 4)), C("atanh", np.arctanh, domain=INNER), C("exp2", np.exp2),
+    C("hypot", np.hypot, AB, AWAY), C("copysign", np.copysign, AB, AWAY), C("logaddexp", np.logaddexp, AB),
+    C("logaddexp2", np.logaddexp2, AB), C("xlogy", special.xlogy, AB, POSITIVE), C("sinc", np.sinc, specials=False),
+    C("logit", special.logit, domain=(0.1, 0.9)), C("deg2rad", np.deg2rad), C("rad2deg", np.rad2deg),
+    C("erfc", special.erfc), C("erfinv", special.erfinv, domain=INNER),
+    C("lgamma", special.gammaln, domain=(2.3, 9), specials=False),
+    C("digamma", special.digamma, domain=(2.1, 9)),
+    C("lerp", lambda a, b, c: a + c * (b - a), ABC, specials=False),
+    C("addcmul", lambda a, b, c, value: a + value * b * c, ABC, attrs={"value": 0.5}),
+    C("addcdiv", lambda a, b, c, value: a + value * b / c, ABC, AWAY, attrs={"value": 0.5}),
+    C("nan_to_num", lambda a, nan, posinf, neginf: np.nan_to_num(a, nan=nan, posinf=posinf, neginf=neginf),
+      attrs={"nan": 1.5, "posinf": 3.0, "neginf": -2.0}),
+    C("floor_divide", np.floor_divide, AB, ((0.1, 0.9), (1.1, 2))),
+    C("trunc_divide", towards_zero, AB, ((0.1, 0.9), (1.1, 2)), specials=False),
     C("floor", np.floor, domain=(0.1, 0.9)), C("ceil", np.ceil, domain=(0.1, 0.9)),
     C("round", np.round, domain=(0.6, 1.4)),
     C("trunc", np.trunc, domain=(0.1, 0.9)),
+    C("frac", lambda a: np.modf(a)[0], domain=(0.1, 0.9), specials=False),
+    C("celu", elu, domain=(-2, -0.3), attrs={"alpha": 1.0}),
+    C("softshrink", lambda a, lambd: np.sign(a) * np.maximum(np.abs(a) - lambd, 0), domain=(0.6, 2),
+      attrs={"lambd": 0.5}),
+    C("hardshrink", lambda a, lambd: np.where(np.abs(a) > lambd, a, a * 0), domain=(0.6, 2), attrs={"lambd": 0.5},
+      specials=False),
+    C("tanhshrink", lambda a: a - np.tanh(a)),
+    C("threshold", lambda a, threshold, value: np.where(a <= threshold, value, a), domain=(0.6, 2),
+      attrs={"threshold": 0.5, "value": 0.25}),
     C("relu", numpy_relu, domain=AWAY), C("relu", numpy_relu, domain=(-2, -0.3), attrs={}),
     C("leaky_relu", lambda a, slope: np.where(a < 0, slope * a, a), domain=(-2, -0.3), attrs={"slope": 0.2}),
     C("prelu", lambda a, b: np.where(a < 0, b * a, a), AB, ((-2, -0.3), (-2, 2))),
@@ -105,4 +134,5 @@ ELEMENTWISE = [
 INTEGERS = [
     C("bitwise_and", np.bitwise_and, AB, grad=False), C("bitwise_or", np.bitwise_or, AB, grad=False),
     C("bitwise_xor", np.bitwise_xor, AB, grad=False), C("bitwise_not", np.bitwise_not, grad=False),
+    C("left_shift", np.left_shift, AB, (0, 9), grad=False), C("right_shift", np.right_shift, AB, (0, 9), grad=False),
 ]  # fmt: skip

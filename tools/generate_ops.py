@@ -24,7 +24,8 @@ WIDTH = 120
 PARTS = ("gelu_tanh", "gemm")  # ops that only others use
 RENAMED = {"self": "x", "tensors": "xs"}
 SUBJECTS = {  # folder or module of an op's function: the module of its `ag.<op>`
-    "elementwise": "elementwise", "reduction": "reduction", "movement": "movement", "tensor": "movement",
+    "elementwise": "elementwise", "special": "elementwise", "reduction": "reduction", "movement": "movement",
+    "tensor": "movement",
     "index": "index", "create": "index", "losses": "loss", "normalization": "norm", "pooling": "pool",
     "product": "product", "convolution": "product", "attend": "attention",
 }  # fmt: skip
@@ -275,7 +276,8 @@ def operator_text(op: Op, name: str) -> str:
         key = (", key: Any", ", key") if name == "__getitem__" else ("", "")
         call = f"{find}(self{key[1]})"
         return f"    def {name}(self{key[0]}) -> Self:\n        return {call}"
-    order = "other, self" if name.startswith("__r") else "self, other"
+    reflected = name.startswith("__r") and name != "__rshift__"
+    order = "other, self" if reflected else "self, other"
     ignored, kind = (
         ("  # type: ignore[override]  # elementwise, as NumPy's", "object")
         if name in ("__eq__", "__ne__")

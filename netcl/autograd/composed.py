@@ -13,6 +13,7 @@ import numpy as np
 from netcl.autograd.node import Node, Operand, Value
 from netcl.autograd.op import apply_many, apply_one
 from netcl.core import layout
+from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError, unexpected
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
@@ -36,6 +37,7 @@ __all__ = [
     "linear_relu",
     "linear_silu",
     "masked_fill",
+    "nan_to_num",
     "pad",
     "pow",
     "prelu",
@@ -89,6 +91,15 @@ def pow(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
 def clip(a: Value, lo: float | None = None, hi: float | None = None, **unknown: NoReturn) -> Node:
     """min(max(a, lo), hi); None leaves a side open. The gradient is 0 outside. Integers: see `ops.clip`."""
     return apply_one("clip", a, **promotion.open_bounds(a.dtype, lo, hi), **unknown)
+
+
+def nan_to_num(
+    a: Value, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None, **unknown: NoReturn
+) -> Node:
+    """`a` with numbers for NaN and the infinities, these by default the ends of the dtype's range. Integers stay."""
+    if not is_float(a.dtype):
+        return apply_one("reshape", a, shape=a.shape)
+    return apply_one("nan_to_num", a, nan=nan, **promotion.number_ends(a.dtype, posinf, neginf), **unknown)
 
 
 def gelu(a: Value, approximate: str = "none", **unknown: NoReturn) -> Node:

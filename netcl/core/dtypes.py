@@ -95,6 +95,12 @@ def limits(dtype: DType) -> tuple[int, int]:
     return int(found.min), int(found.max)
 
 
+def largest(dtype: DType) -> float:
+    """The largest finite number of a floating dtype."""
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(dtype).max)
+
+
 def as_float(x: Any) -> Any:
     """A number as a kernel of floats takes it."""
     return x if isinstance(x, Cell) else float(x)

@@ -129,6 +129,24 @@ class Methods:
         """fmod: y = fmod(a, b), elementwise. Gradient: d/da = g; d/db = -g * trunc(a / b)."""
         return self._operations["fmod"](self, b)
 
+    def __floordiv__(self, other: Any) -> Self:
+        known = isinstance(other, self._operands)
+        return self._operations["floor_divide"](self, other) if known else self._refuse("floor_divide", other)
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        known = isinstance(other, self._operands)
+        return self._operations["floor_divide"](other, self) if known else self._refuse("floor_divide", other)
+
+    def floor_divide(self, b: Any) -> Self:
+        """floor_divide: y = FLOOR_QUOTIENT(a, b, fmod(a, b)), elementwise. Gradient: d/da = 0 * g; d/db = 0 * g."""
+        return self._operations["floor_divide"](self, b)
+
+    def trunc_divide(self, b: Any) -> Self:
+        """trunc_divide: y = where(b == 0, quotient(a, b), round(quotient(a - fmod(a, b), b))), elementwise.
+        Gradient: d/da = 0 * g; d/db = 0 * g.
+        """
+        return self._operations["trunc_divide"](self, b)
+
     def maximum(self, b: Any) -> Self:
         """maximum: y = where(a > b, a, where(a == a, b, a)), elementwise. Gradient: d/da = where(a > b, g, where(a
         == b, 0.5 * g, 0)); d/db = where(b > a, g, where(a == b, 0.5 * g, 0)).
@@ -248,6 +266,30 @@ class Methods:
         """bitwise_not: y = ~a, elementwise."""
         return self._operations["bitwise_not"](self)
 
+    def __lshift__(self, other: Any) -> Self:
+        known = isinstance(other, self._operands)
+        return self._operations["left_shift"](self, other) if known else self._refuse("left_shift", other)
+
+    def __rlshift__(self, other: Any) -> Self:
+        known = isinstance(other, self._operands)
+        return self._operations["left_shift"](other, self) if known else self._refuse("left_shift", other)
+
+    def left_shift(self, b: Any) -> Self:
+        """left_shift: y = lshift(a, b), elementwise."""
+        return self._operations["left_shift"](self, b)
+
+    def __rshift__(self, other: Any) -> Self:
+        known = isinstance(other, self._operands)
+        return self._operations["right_shift"](self, other) if known else self._refuse("right_shift", other)
+
+    def __rrshift__(self, other: Any) -> Self:
+        known = isinstance(other, self._operands)
+        return self._operations["right_shift"](other, self) if known else self._refuse("right_shift", other)
+
+    def right_shift(self, b: Any) -> Self:
+        """right_shift: y = rshift(a, b), elementwise."""
+        return self._operations["right_shift"](self, b)
+
     def isnan(self) -> Self:
         """isnan: y = where(a != a, 1, 0), elementwise."""
         return self._operations["isnan"](self)
@@ -330,6 +372,110 @@ class Methods:
         """erf: y = erf(a), elementwise. Gradient: d/da = g * 1.1283791670955126 * exp(-a * a)."""
         return self._operations["erf"](self)
 
+    def asin(self) -> Self:
+        """asin: y = asin(a), elementwise. Gradient: d/da = g / sqrt((1 - a) * (1 + a))."""
+        return self._operations["asin"](self)
+
+    def acos(self) -> Self:
+        """acos: y = acos(a), elementwise. Gradient: d/da = -g / sqrt((1 - a) * (1 + a))."""
+        return self._operations["acos"](self)
+
+    def asinh(self) -> Self:
+        """asinh: y = asinh(a), elementwise. Gradient: d/da = g / hypot(a, 1)."""
+        return self._operations["asinh"](self)
+
+    def acosh(self) -> Self:
+        """acosh: y = acosh(a), elementwise. Gradient: d/da = g / sqrt((a - 1) * (a + 1))."""
+        return self._operations["acosh"](self)
+
+    def atanh(self) -> Self:
+        """atanh: y = atanh(a), elementwise. Gradient: d/da = g / ((1 - a) * (1 + a))."""
+        return self._operations["atanh"](self)
+
+    def exp2(self) -> Self:
+        """exp2: y = exp2(a), elementwise. Gradient: d/da = g * y * 0.6931471805599453."""
+        return self._operations["exp2"](self)
+
+    def hypot(self, b: Any) -> Self:
+        """hypot: y = hypot(a, b), elementwise. Gradient: d/da = g * a / y; d/db = g * b / y."""
+        return self._operations["hypot"](self, b)
+
+    def copysign(self, b: Any) -> Self:
+        """copysign: y = copysign(a, b), elementwise. Gradient: d/da = where(a == 0, 0, g * (y / a)); d/db = 0 * g."""
+        return self._operations["copysign"](self, b)
+
+    def logaddexp(self, b: Any) -> Self:
+        """logaddexp: y = where(a == b, a + 0.6931471805599453, LARGER(a, b) + log1p(exp(-abs(a - b)))), elementwise.
+        Gradient: d/da = where(a == b, 0.5 * g, g / (1 + exp(b - a))); d/db = where(a == b, 0.5 * g, g / (1 +
+        exp(a - b))).
+        """
+        return self._operations["logaddexp"](self, b)
+
+    def logaddexp2(self, b: Any) -> Self:
+        """logaddexp2: y = where(a == b, a + 1, LARGER(a, b) + 1.4426950408889634 * log1p(exp2(-abs(a - b)))),
+        elementwise. Gradient: d/da = where(a == b, 0.5 * g, g / (1 + exp2(b - a))); d/db = where(a == b, 0.5 * g,
+        g / (1 + exp2(a - b))).
+        """
+        return self._operations["logaddexp2"](self, b)
+
+    def xlogy(self, b: Any) -> Self:
+        """xlogy: y = where(b != b, b, where(a == 0, 0, a * log(b))), elementwise. Gradient: d/da = where(a == 0,
+        where(b <= 0, 0, g * log(b)), g * log(b)); d/db = g * a / b.
+        """
+        return self._operations["xlogy"](self, b)
+
+    def sinc(self) -> Self:
+        """sinc: y = where(a == 0, 1, sin(3.141592653589793 * a) / (3.141592653589793 * a)), elementwise. Gradient:
+        d/da = where(a == 0, 0, g * (cos(3.141592653589793 * a) - y) / a).
+        """
+        return self._operations["sinc"](self)
+
+    def logit(self) -> Self:
+        """logit: y = log(a / (1 - a)), elementwise. Gradient: d/da = g / (a * (1 - a))."""
+        return self._operations["logit"](self)
+
+    def deg2rad(self) -> Self:
+        """deg2rad: y = a * 0.017453292519943295, elementwise. Gradient: d/da = g * 0.017453292519943295."""
+        return self._operations["deg2rad"](self)
+
+    def rad2deg(self) -> Self:
+        """rad2deg: y = a * 57.29577951308232, elementwise. Gradient: d/da = g * 57.29577951308232."""
+        return self._operations["rad2deg"](self)
+
+    def erfc(self) -> Self:
+        """erfc: y = erfc(a), elementwise. Gradient: d/da = -g * 1.1283791670955126 * exp(-a * a)."""
+        return self._operations["erfc"](self)
+
+    def erfinv(self) -> Self:
+        """erfinv: y = erfinv(a), elementwise. Gradient: d/da = g * 0.886226925452758 * exp(y * y)."""
+        return self._operations["erfinv"](self)
+
+    def lgamma(self) -> Self:
+        """lgamma: y = lgamma(a), elementwise. Gradient: d/da = g * PSI(a)."""
+        return self._operations["lgamma"](self)
+
+    def digamma(self) -> Self:
+        """digamma: y = PSI(a), elementwise. Gradient: d/da = g * TRIGAMMA(a)."""
+        return self._operations["digamma"](self)
+
+    def lerp(self, b: Any, c: Any) -> Self:
+        """a + c * (b - a), and b exactly where c is 1; all three broadcast."""
+        return self._operations["lerp"](self, b, c)
+
+    def addcmul(self, b: Any, c: Any, value: float = 1) -> Self:
+        """a + value * b * c; all three broadcast."""
+        return self._operations["addcmul"](self, b, c, value)
+
+    def addcdiv(self, b: Any, c: Any, value: float = 1) -> Self:
+        """a + value * b / c; all three broadcast."""
+        return self._operations["addcdiv"](self, b, c, value)
+
+    def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
+        """`a` with numbers for NaN and the infinities, these by default the ends of the dtype's range. Integers
+        stay.
+        """
+        return self._operations["nan_to_num"](self, nan, posinf, neginf)
+
     def floor(self) -> Self:
         """floor: y = floor(a), elementwise. Gradient: d/da = 0 * g."""
         return self._operations["floor"](self)
@@ -345,6 +491,10 @@ class Methods:
     def trunc(self) -> Self:
         """trunc: y = trunc(a), elementwise. Gradient: d/da = 0 * g."""
         return self._operations["trunc"](self)
+
+    def frac(self) -> Self:
+        """frac: y = a - trunc(a), elementwise. Gradient: d/da = g."""
+        return self._operations["frac"](self)
 
     def relu(self) -> Self:
         """relu: y = where(a < 0, 0, a), elementwise. Gradient: d/da = where(y > 0, g, 0 * y)."""
@@ -416,6 +566,26 @@ class Methods:
         Gradient: d/da = where(a < -3, 0, where(a > 3, g, g * (2 * a + 3) * 0.16666666666666666)).
         """
         return self._operations["hard_swish"](self)
+
+    def celu(self, alpha: float = 1.0) -> Self:
+        """a where a > 0, else alpha * (exp(a / alpha) - 1). Source: Barron 2017, arXiv:1704.07483."""
+        return self._operations["celu"](self, alpha)
+
+    def softshrink(self, lambd: float = 0.5) -> Self:
+        """`a` moved towards 0 by lambd, and 0 within lambd of it."""
+        return self._operations["softshrink"](self, lambd)
+
+    def hardshrink(self, lambd: float = 0.5) -> Self:
+        """`a`, and 0 within lambd of it."""
+        return self._operations["hardshrink"](self, lambd)
+
+    def tanhshrink(self) -> Self:
+        """tanhshrink: y = a - tanh(a), elementwise. Gradient: d/da = g * tanh(a) * tanh(a)."""
+        return self._operations["tanhshrink"](self)
+
+    def threshold(self, threshold: float, value: float) -> Self:
+        """`a` where it is above `threshold`, else `value`."""
+        return self._operations["threshold"](self, threshold, value)
 
     def hard_tanh(self) -> Self:
         """hard_tanh: y = where(a < -1, -1, where(a > 1, 1, a)), elementwise. Gradient: d/da = where(a < -1, 0,

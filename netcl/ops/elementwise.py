@@ -175,14 +175,15 @@ def gradients(
             wanted += (i,)
     if not wanted:
         return result
-    values = dict(zip(("g", "y", *row.inputs), (g, y, *operands), strict=False))
+    values = {_free(n): v for n, v in zip(("g", "y", *row.inputs), (g, y, *operands), strict=False)}
+    numbers = {_free(n): v for n, v in attrs.items()}
     kinds = tuple([(n, isinstance(v, Tensor)) for n, v in values.items() if v is not None])
     chain = _gradient_chain(row, wanted, kinds)
     tensors = [values[n] for n in chain.inputs]
     floats = [t.dtype for t in tensors if is_float(t.dtype)]
     compute = compute_dtype(common_dtype(*floats))
     number = converter(compute)
-    scalars = [number(values[s] if s in values else attrs[s]) for s in chain.scalars]
+    scalars = [number(values[s] if s in values else numbers[s]) for s in chain.scalars]
     found = run(chain, compute, (g.dtype,) * len(wanted), tensors, scalars)
     for i, dx in zip(wanted, found, strict=True):
         result[i] = dx
@@ -194,6 +195,15 @@ def before(activation: str | None, g: Tensor, saved: Tensor | None) -> Tensor:
     if activation is None:
         return g
     return gradients(activation, g, saved, (saved,), (True,))[0]  # type: ignore[return-value]  # it is wanted
+
+
+# names that the loop around a chain has for itself
+TAKEN = frozenset(("c", "r", "i", "n", "first", "last", "end", "rows", "cols", "step", "chunk", "count"))
+
+
+def _free(name: str) -> str:
+    """The name of an operand or attribute in the kernel of a gradient."""
+    return f"{name}_" if name in TAKEN else name
 
 
 @of_formulas(1024)
@@ -208,8 +218,8 @@ def _gradient_chain(row: Primitive, wanted: tuple[int, ...], kinds: tuple[tuple[
         params, formula = functions[function]
         reads = dialect.names(formula)
         used |= reads
-        lines.append((f"d{i}", function, tuple(p if p in reads else "0" for p in params)))
-    order = [n for n in ("g", "y", *row.inputs, *row.attrs) if n in used or n == "g"]
+        lines.append((f"d{i}", function, tuple(_free(p) if p in reads else "0" for p in params)))
+    order = [_free(n) for n in ("g", "y", *row.inputs, *row.attrs) if n in used or n == "g"]
     inputs = tuple(n for n in order if known.get(n))
     scalars = tuple(n for n in order if not known.get(n))
     return Chain(f"netcl_{row.name}_grad", inputs, scalars, tuple(lines), tuple(f"d{i}" for i in wanted))
@@ -287,7 +297,7 @@ def assign(target: Tensor, source: Tensor) -> Tensor:
 # -- the ops, one function per row -------------------------------------------------------------------------------------
 
 
-def _unary(name: str) -> Callable[..., Tensor]:
+def unary(name: str) -> Callable[..., Tensor]:
     def op(a: Tensor, **unknown: Any) -> Tensor:
         if unknown:
             raise unexpected(name, unknown, TABLE[name].inputs)
@@ -301,7 +311,7 @@ def _unary(name: str) -> Callable[..., Tensor]:
     return _document(op, name)
 
 
-def _binary(name: str) -> Callable[..., Tensor]:
+def binary(name: str) -> Callable[..., Tensor]:
     def op(a: Operand, b: Operand, **unknown: Any) -> Tensor:
         if unknown:
             raise unexpected(name, unknown, TABLE[name].inputs)
@@ -326,20 +336,20 @@ def _document(op: Any, name: str) -> Callable[..., Tensor]:
     return documented
 
 
-add, sub, mul, div = (_binary(n) for n in ("add", "sub", "mul", "div"))
-remainder, fmod, maximum, minimum, atan2 = (_binary(n) for n in ("remainder", "fmod", "maximum", "minimum", "atan2"))
-lt, le, gt, ge, eq, ne = (_binary(n) for n in ("lt", "le", "gt", "ge", "eq", "ne"))
-bitwise_and, bitwise_or, bitwise_xor = (_binary(n) for n in ("bitwise_and", "bitwise_or", "bitwise_xor"))
-bitwise_not = _unary("bitwise_not")
-logical_and, logical_or = _binary("logical_and"), _binary("logical_or")
-logical_not, isnan, isfinite, isinf = (_unary(n) for n in ("logical_not", "isnan", "isfinite", "isinf"))
-neg, abs, sign, square, reciprocal = (_unary(n) for n in ("neg", "abs", "sign", "square", "reciprocal"))
-exp, expm1, log, log1p, log2, log10 = (_unary(n) for n in ("exp", "expm1", "log", "log1p", "log2", "log10"))
-sqrt, rsqrt, erf, sin, cos, tan = (_unary(n) for n in ("sqrt", "rsqrt", "erf", "sin", "cos", "tan"))
-sinh, cosh, tanh, atan = (_unary(n) for n in ("sinh", "cosh", "tanh", "atan"))
-relu, sigmoid, log_sigmoid, silu, mish = (_unary(n) for n in ("relu", "sigmoid", "log_sigmoid", "silu", "mish"))
-selu, softplus, softsign = (_unary(n) for n in ("selu", "softplus", "softsign"))
-hard_sigmoid, hard_swish, hard_tanh = (_unary(n) for n in ("hard_sigmoid", "hard_swish", "hard_tanh"))
+add, sub, mul, div = (binary(n) for n in ("add", "sub", "mul", "div"))
+remainder, fmod, maximum, minimum, atan2 = (binary(n) for n in ("remainder", "fmod", "maximum", "minimum", "atan2"))
+lt, le, gt, ge, eq, ne = (binary(n) for n in ("lt", "le", "gt", "ge", "eq", "ne"))
+bitwise_and, bitwise_or, bitwise_xor = (binary(n) for n in ("bitwise_and", "bitwise_or", "bitwise_xor"))
+bitwise_not = unary("bitwise_not")
+logical_and, logical_or = binary("logical_and"), binary("logical_or")
+logical_not, isnan, isfinite, isinf = (unary(n) for n in ("logical_not", "isnan", "isfinite", "isinf"))
+neg, abs, sign, square, reciprocal = (unary(n) for n in ("neg", "abs", "sign", "square", "reciprocal"))
+exp, expm1, log, log1p, log2, log10 = (unary(n) for n in ("exp", "expm1", "log", "log1p", "log2", "log10"))
+sqrt, rsqrt, erf, sin, cos, tan = (unary(n) for n in ("sqrt", "rsqrt", "erf", "sin", "cos", "tan"))
+sinh, cosh, tanh, atan = (unary(n) for n in ("sinh", "cosh", "tanh", "atan"))
+relu, sigmoid, log_sigmoid, silu, mish = (unary(n) for n in ("relu", "sigmoid", "log_sigmoid", "silu", "mish"))
+selu, softplus, softsign = (unary(n) for n in ("selu", "softplus", "softsign"))
+hard_sigmoid, hard_swish, hard_tanh = (unary(n) for n in ("hard_sigmoid", "hard_swish", "hard_tanh"))
 swish = silu
 
 

@@ -22,6 +22,7 @@ from netcl.core.dtypes import (
     common_dtype,
     compute_dtype,
     is_float,
+    largest,
     limits,
 )
 from netcl.core.errors import DTypeError
@@ -107,6 +108,12 @@ def loses_truth(condition: DType, compute: DType) -> bool:
 def is_square(dtype: DType, exponent: Any) -> bool:
     """Whether a power of a tensor by this number is its square, in the same dtype."""
     return bool(exponent == 2) and (is_float(dtype) or (dtype != BOOL and not isinstance(exponent, float)))
+
+
+def number_ends(dtype: DType, posinf: Any, neginf: Any) -> dict[str, Any]:
+    """What `nan_to_num` puts for infinities: the ends of the dtype's range for None."""
+    end = largest(dtype)
+    return {"posinf": end if posinf is None else posinf, "neginf": -end if neginf is None else neginf}
 
 
 def open_bounds(dtype: DType, lo: Any, hi: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from netcl.core.dtypes import DType
 from netcl.core.kernels.primitives import HIGH, INTEGER, REFUSED, TABLE, Primitive
 from netcl.core.layout import Shape, broadcast
 from netcl.core.tensor import Tensor
-from netcl.ops import elementwise, promotion
+from netcl.ops import elementwise, promotion, special
 
 Facts = tuple[Shape, DType]  # of a result
 
@@ -128,13 +128,18 @@ def find(name: str) -> Op | None:
 
 def methods() -> dict[str, Callable[..., Any]]:
     """The functions on tensors of the ops that are methods of Tensor and Node."""
-    rows = {row.name: getattr(elementwise, row.name) for row in TABLE.values() if methods_of(row)}
+    rows = {row.name: function_of(row.name) for row in TABLE.values() if methods_of(row)}
     return rows | {op.name: op.public for op in (*OPS.values(), *COMPOSED.values()) if op.methods}
+
+
+def function_of(name: str) -> Any:
+    """The function on tensors of a row, None for users' own."""
+    return getattr(elementwise, name, None) or getattr(special, name, None)
 
 
 def methods_of(row: Primitive) -> tuple[str, ...]:
     """Names of methods and operators of a row: every row is a method by its own name as well."""
-    own = row.name not in NO_METHODS and row.name not in row.methods and hasattr(elementwise, row.name)
+    own = row.name not in NO_METHODS and row.name not in row.methods and function_of(row.name) is not None
     return (*row.methods, row.name) if own else row.methods
 
 
@@ -148,7 +153,7 @@ def of_row(row: Primitive) -> Op:
     dtypes = INTEGERS if row.result == INTEGER else NUMBERS if row.bools == REFUSED else ANY
     return Op(
         row.name, partial(elementwise.apply, row.name), backward if row.grads else None, saves,
-        shape=partial(_row_shape, row), function=getattr(elementwise, row.name, None), dtypes=dtypes,
+        shape=partial(_row_shape, row), function=function_of(row.name), dtypes=dtypes,
         methods=methods_of(row), cast=row.cast, onnx=row.onnx, array_api=row.array_api,
     )  # fmt: skip
 

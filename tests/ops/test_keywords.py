@@ -6,16 +6,17 @@ import pytest
 import netcl.autograd as ag
 from netcl import ops
 from netcl.core.errors import DTypeError
-from netcl.core.kernels.primitives import TABLE
+from netcl.core.kernels.primitives import INTEGER, TABLE
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 
 NAMES = [n for n in TABLE if hasattr(ag, n)]
+REQUIRED = {"threshold": [0.5, 0.0]}  # settings without a default
 
 
 def operands(queue, name):
-    dtype = np.int32 if name.startswith("bitwise") else np.float32
-    return [Tensor.from_host(queue, np.ones(3, dtype)) for _ in TABLE[name].inputs]
+    dtype = np.int32 if TABLE[name].result == INTEGER else np.float32
+    return [Tensor.from_host(queue, np.ones(3, dtype)) for _ in TABLE[name].inputs] + REQUIRED.get(name, [])
 
 
 @pytest.mark.parametrize("module", [ag, ops], ids=["ag", "ops"])

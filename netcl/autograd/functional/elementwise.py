@@ -9,42 +9,66 @@ from netcl.autograd.op import apply_one
 
 __all__ = [
     "abs",
+    "acos",
+    "acosh",
     "add",
+    "addcdiv",
+    "addcmul",
+    "asin",
+    "asinh",
     "atan",
     "atan2",
+    "atanh",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",
     "bitwise_xor",
     "ceil",
+    "celu",
+    "copysign",
     "cos",
     "cosh",
+    "deg2rad",
+    "digamma",
     "div",
     "elu",
     "eq",
     "erf",
+    "erfc",
+    "erfinv",
     "exp",
+    "exp2",
     "expm1",
     "floor",
+    "floor_divide",
     "fmod",
+    "frac",
     "ge",
     "gt",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
+    "hardshrink",
+    "hypot",
     "isfinite",
     "isinf",
     "isnan",
     "le",
     "leaky_relu",
+    "left_shift",
+    "lerp",
+    "lgamma",
     "log",
     "log1p",
     "log2",
     "log10",
     "log_sigmoid",
+    "logaddexp",
+    "logaddexp2",
     "logical_and",
     "logical_not",
     "logical_or",
+    "logit",
     "lt",
     "maximum",
     "minimum",
@@ -52,9 +76,11 @@ __all__ = [
     "mul",
     "ne",
     "neg",
+    "rad2deg",
     "reciprocal",
     "relu",
     "remainder",
+    "right_shift",
     "round",
     "rsqrt",
     "selu",
@@ -62,8 +88,10 @@ __all__ = [
     "sign",
     "silu",
     "sin",
+    "sinc",
     "sinh",
     "softplus",
+    "softshrink",
     "softsign",
     "sqrt",
     "square",
@@ -71,7 +99,11 @@ __all__ = [
     "swish",
     "tan",
     "tanh",
+    "tanhshrink",
+    "threshold",
     "trunc",
+    "trunc_divide",
+    "xlogy",
 ]
 
 
@@ -128,6 +160,18 @@ def remainder(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
 def fmod(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
     """fmod: y = fmod(a, b), elementwise. Gradient: d/da = g; d/db = -g * trunc(a / b)."""
     return apply_one("fmod", a, b, **unknown)
+
+
+def floor_divide(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """floor_divide: y = FLOOR_QUOTIENT(a, b, fmod(a, b)), elementwise. Gradient: d/da = 0 * g; d/db = 0 * g."""
+    return apply_one("floor_divide", a, b, **unknown)
+
+
+def trunc_divide(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """trunc_divide: y = where(b == 0, quotient(a, b), round(quotient(a - fmod(a, b), b))), elementwise. Gradient:
+    d/da = 0 * g; d/db = 0 * g.
+    """
+    return apply_one("trunc_divide", a, b, **unknown)
 
 
 def maximum(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
@@ -207,6 +251,16 @@ def bitwise_xor(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
 def bitwise_not(a: Value, **unknown: NoReturn) -> Node:
     """bitwise_not: y = ~a, elementwise."""
     return apply_one("bitwise_not", a, **unknown)
+
+
+def left_shift(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """left_shift: y = lshift(a, b), elementwise."""
+    return apply_one("left_shift", a, b, **unknown)
+
+
+def right_shift(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """right_shift: y = rshift(a, b), elementwise."""
+    return apply_one("right_shift", a, b, **unknown)
 
 
 def isnan(a: Value, **unknown: NoReturn) -> Node:
@@ -311,6 +365,126 @@ def erf(a: Value, **unknown: NoReturn) -> Node:
     return apply_one("erf", a, **unknown)
 
 
+def asin(a: Value, **unknown: NoReturn) -> Node:
+    """asin: y = asin(a), elementwise. Gradient: d/da = g / sqrt((1 - a) * (1 + a))."""
+    return apply_one("asin", a, **unknown)
+
+
+def acos(a: Value, **unknown: NoReturn) -> Node:
+    """acos: y = acos(a), elementwise. Gradient: d/da = -g / sqrt((1 - a) * (1 + a))."""
+    return apply_one("acos", a, **unknown)
+
+
+def asinh(a: Value, **unknown: NoReturn) -> Node:
+    """asinh: y = asinh(a), elementwise. Gradient: d/da = g / hypot(a, 1)."""
+    return apply_one("asinh", a, **unknown)
+
+
+def acosh(a: Value, **unknown: NoReturn) -> Node:
+    """acosh: y = acosh(a), elementwise. Gradient: d/da = g / sqrt((a - 1) * (a + 1))."""
+    return apply_one("acosh", a, **unknown)
+
+
+def atanh(a: Value, **unknown: NoReturn) -> Node:
+    """atanh: y = atanh(a), elementwise. Gradient: d/da = g / ((1 - a) * (1 + a))."""
+    return apply_one("atanh", a, **unknown)
+
+
+def exp2(a: Value, **unknown: NoReturn) -> Node:
+    """exp2: y = exp2(a), elementwise. Gradient: d/da = g * y * 0.6931471805599453."""
+    return apply_one("exp2", a, **unknown)
+
+
+def hypot(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """hypot: y = hypot(a, b), elementwise. Gradient: d/da = g * a / y; d/db = g * b / y."""
+    return apply_one("hypot", a, b, **unknown)
+
+
+def copysign(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """copysign: y = copysign(a, b), elementwise. Gradient: d/da = where(a == 0, 0, g * (y / a)); d/db = 0 * g."""
+    return apply_one("copysign", a, b, **unknown)
+
+
+def logaddexp(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """logaddexp: y = where(a == b, a + 0.6931471805599453, LARGER(a, b) + log1p(exp(-abs(a - b)))), elementwise.
+    Gradient: d/da = where(a == b, 0.5 * g, g / (1 + exp(b - a))); d/db = where(a == b, 0.5 * g, g / (1 + exp(a -
+    b))).
+    """
+    return apply_one("logaddexp", a, b, **unknown)
+
+
+def logaddexp2(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """logaddexp2: y = where(a == b, a + 1, LARGER(a, b) + 1.4426950408889634 * log1p(exp2(-abs(a - b)))),
+    elementwise. Gradient: d/da = where(a == b, 0.5 * g, g / (1 + exp2(b - a))); d/db = where(a == b, 0.5 * g, g /
+    (1 + exp2(a - b))).
+    """
+    return apply_one("logaddexp2", a, b, **unknown)
+
+
+def xlogy(a: Operand, b: Operand, **unknown: NoReturn) -> Node:
+    """xlogy: y = where(b != b, b, where(a == 0, 0, a * log(b))), elementwise. Gradient: d/da = where(a == 0, where(b
+    <= 0, 0, g * log(b)), g * log(b)); d/db = g * a / b.
+    """
+    return apply_one("xlogy", a, b, **unknown)
+
+
+def sinc(a: Value, **unknown: NoReturn) -> Node:
+    """sinc: y = where(a == 0, 1, sin(3.141592653589793 * a) / (3.141592653589793 * a)), elementwise. Gradient: d/da
+    = where(a == 0, 0, g * (cos(3.141592653589793 * a) - y) / a).
+    """
+    return apply_one("sinc", a, **unknown)
+
+
+def logit(a: Value, **unknown: NoReturn) -> Node:
+    """logit: y = log(a / (1 - a)), elementwise. Gradient: d/da = g / (a * (1 - a))."""
+    return apply_one("logit", a, **unknown)
+
+
+def deg2rad(a: Value, **unknown: NoReturn) -> Node:
+    """deg2rad: y = a * 0.017453292519943295, elementwise. Gradient: d/da = g * 0.017453292519943295."""
+    return apply_one("deg2rad", a, **unknown)
+
+
+def rad2deg(a: Value, **unknown: NoReturn) -> Node:
+    """rad2deg: y = a * 57.29577951308232, elementwise. Gradient: d/da = g * 57.29577951308232."""
+    return apply_one("rad2deg", a, **unknown)
+
+
+def erfc(a: Value, **unknown: NoReturn) -> Node:
+    """erfc: y = erfc(a), elementwise. Gradient: d/da = -g * 1.1283791670955126 * exp(-a * a)."""
+    return apply_one("erfc", a, **unknown)
+
+
+def erfinv(a: Value, **unknown: NoReturn) -> Node:
+    """erfinv: y = erfinv(a), elementwise. Gradient: d/da = g * 0.886226925452758 * exp(y * y)."""
+    return apply_one("erfinv", a, **unknown)
+
+
+def lgamma(a: Value, **unknown: NoReturn) -> Node:
+    """lgamma: y = lgamma(a), elementwise. Gradient: d/da = g * PSI(a)."""
+    return apply_one("lgamma", a, **unknown)
+
+
+def digamma(a: Value, **unknown: NoReturn) -> Node:
+    """digamma: y = PSI(a), elementwise. Gradient: d/da = g * TRIGAMMA(a)."""
+    return apply_one("digamma", a, **unknown)
+
+
+def lerp(a: Operand, b: Operand, c: Operand, **unknown: NoReturn) -> Node:
+    """a + c * (b - a), and b exactly where c is 1; all three broadcast."""
+    return apply_one("lerp", a, b, c, **unknown)
+
+
+def addcmul(a: Operand, b: Operand, c: Operand, value: float = 1, **unknown: NoReturn) -> Node:
+    """a + value * b * c; all three broadcast."""
+    return apply_one("addcmul", a, b, c, value=value, **unknown)
+
+
+def addcdiv(a: Operand, b: Operand, c: Operand, value: float = 1, **unknown: NoReturn) -> Node:
+    """a + value * b / c; all three broadcast."""
+    return apply_one("addcdiv", a, b, c, value=value, **unknown)
+
+
 def floor(a: Value, **unknown: NoReturn) -> Node:
     """floor: y = floor(a), elementwise. Gradient: d/da = 0 * g."""
     return apply_one("floor", a, **unknown)
@@ -329,6 +503,11 @@ def round(a: Value, **unknown: NoReturn) -> Node:
 def trunc(a: Value, **unknown: NoReturn) -> Node:
     """trunc: y = trunc(a), elementwise. Gradient: d/da = 0 * g."""
     return apply_one("trunc", a, **unknown)
+
+
+def frac(a: Value, **unknown: NoReturn) -> Node:
+    """frac: y = a - trunc(a), elementwise. Gradient: d/da = g."""
+    return apply_one("frac", a, **unknown)
 
 
 def relu(a: Value, **unknown: NoReturn) -> Node:
@@ -400,6 +579,31 @@ def hard_swish(a: Value, **unknown: NoReturn) -> Node:
     d/da = where(a < -3, 0, where(a > 3, g, g * (2 * a + 3) * 0.16666666666666666)).
     """
     return apply_one("hard_swish", a, **unknown)
+
+
+def celu(a: Value, alpha: float = 1.0, **unknown: NoReturn) -> Node:
+    """a where a > 0, else alpha * (exp(a / alpha) - 1). Source: Barron 2017, arXiv:1704.07483."""
+    return apply_one("celu", a, alpha=alpha, **unknown)
+
+
+def softshrink(a: Value, lambd: float = 0.5, **unknown: NoReturn) -> Node:
+    """`a` moved towards 0 by lambd, and 0 within lambd of it."""
+    return apply_one("softshrink", a, lambd=lambd, **unknown)
+
+
+def hardshrink(a: Value, lambd: float = 0.5, **unknown: NoReturn) -> Node:
+    """`a`, and 0 within lambd of it."""
+    return apply_one("hardshrink", a, lambd=lambd, **unknown)
+
+
+def tanhshrink(a: Value, **unknown: NoReturn) -> Node:
+    """tanhshrink: y = a - tanh(a), elementwise. Gradient: d/da = g * tanh(a) * tanh(a)."""
+    return apply_one("tanhshrink", a, **unknown)
+
+
+def threshold(a: Value, threshold: float, value: float, **unknown: NoReturn) -> Node:
+    """`a` where it is above `threshold`, else `value`."""
+    return apply_one("threshold", a, threshold=threshold, value=value, **unknown)
 
 
 def hard_tanh(a: Value, **unknown: NoReturn) -> Node:

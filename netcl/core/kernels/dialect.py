@@ -21,19 +21,26 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
+from netcl.core.kernels import special
+
+BYTES = {"char": 1, "uchar": 1, "short": 2, "int": 4, "long": 8}  # of the types of whole numbers
 FLOATING = ("float", "double")  # C names of the types that compute with fractions
 # name in the dialect -> OpenCL C builtin (floats)
 FUNCTIONS = {
     "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "sin": "sin", "cos": "cos",
     "tan": "tan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "atan": "atan", "atan2": "atan2", "erf": "erf",
     "pow": "pow", "fmod": "fmod", "floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc", "abs": "fabs",
+    "asin": "asin", "acos": "acos", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "exp2": "exp2",
+    "erfc": "erfc", "lgamma": "lgamma", "hypot": "hypot", "copysign": "copysign",
+    "quotient": "", "erfinv": "", "lshift": "", "rshift": "",  # no builtins: always the blocks of math.cl
 }  # fmt: skip
 _LEGAL = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Compare, ast.Lt, ast.Gt,
     ast.LtE, ast.GtE, ast.Eq, ast.NotEq, ast.Call, ast.Name, ast.Load, ast.Constant, ast.BitAnd, ast.BitOr, ast.BitXor,
     ast.Invert,
 )  # fmt: skip
-_OF_INTEGERS = ("abs", "fmod", "pow", "floor", "ceil", "round", "trunc")  # the functions that integers have, too
+_SHIFTS = ("lshift", "rshift")  # of integers alone
+_OF_INTEGERS = ("abs", "fmod", "pow", "floor", "ceil", "round", "trunc", "quotient", *_SHIFTS)
 _BITS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Invert)  # C has them for integers alone
 
 
@@ -97,19 +104,6 @@ def _check_formula(name: str, formula: str, legal: set[str]) -> None:
 
 # -- Python ------------------------------------------------------------------------------------------------------------
 
-_erf_loop = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _erf(a: Any) -> Any:
-    """erf by SciPy where it is installed, else element by element."""
-    try:
-        from scipy.special import erf
-
-        return erf(a)
-    except ImportError:
-        a = np.asarray(a)
-        return _erf_loop(a).astype(a.dtype) if a.size else a
-
 
 def _where(condition: Any, then: Any, otherwise: Any) -> Any:
     """np.where in which a Python number takes the dtype of the other branch, as in C."""
@@ -130,7 +124,8 @@ def _pow(a: Any, b: Any) -> Any:
 
 
 NUMPY: dict[str, Any] = {f: getattr(np, f) for f in FUNCTIONS if hasattr(np, f)}
-NUMPY |= {"atan": np.arctan, "atan2": np.arctan2, "pow": _pow, "erf": _erf, "where": _where, "abs": np.abs}
+NUMPY |= {f: getattr(np, f"arc{f[1:]}") for f in FUNCTIONS if hasattr(np, f"arc{f[1:]}")}
+NUMPY |= {"pow": _pow, "where": _where, "abs": np.abs, **special.NUMPY}
 
 _definitions: dict[str, tuple[tuple[str, ...], str]] = {}  # NAME -> (parameters, formula)
 forget: list[Callable[[], Any]] = []  # drop what was made of formulas: caches, plans, programs
@@ -275,8 +270,10 @@ def _maths(element: str, width: int, on_cpu: bool, doubles: bool) -> dict[str, s
     """The definition of each `f_<name>`: a builtin, or on CPU devices and integers a function of our own."""
     blocks = _math_blocks()
     if element not in FLOATING:
-        return {f"f_{n}": blocks.get(f"int_{n}", f"#define f_{n}(a) (a)\n") for n in FUNCTIONS}
-    found = {n: f"#define f_{n} {builtin}\n" for n, builtin in FUNCTIONS.items()}
+        bits = str(8 * BYTES[element])
+        own = {n: blocks.get(f"int_{n}", f"#define f_{n}(a) (a)\n").replace("BITS", bits) for n in FUNCTIONS}
+        return {f"f_{n}": text for n, text in own.items()}
+    found = {n: f"#define f_{n} {builtin}\n" if builtin else blocks.get(n, "") for n, builtin in FUNCTIONS.items()}
     if on_cpu and element == "float":
         found |= {n: text for n, text in blocks.items() if doubles or "f_quarter" not in text}
     if element == "double":
@@ -335,7 +332,7 @@ forget.append(preamble.cache_clear)
 def _is_of_bits(name: str) -> bool:
     """Whether a function uses operators on bits, itself or through others."""
     if name not in _definitions:
-        return False
+        return name in _SHIFTS
     formula = _definitions[name][1]
     own = any(isinstance(n, _BITS) for n in ast.walk(ast.parse(formula, mode="eval")))
     return own or any(_is_of_bits(word) for word in names(formula))

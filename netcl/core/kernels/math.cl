@@ -180,3 +180,58 @@ static inline T f_tan(T x) {
     T s = quarter_sin(r), c = quarter_cos(r);
     return (q & 1) == 0 ? s / c : -c / s;
 }
+// @quotient
+static inline T f_quotient(T a, T b) { return a / b; }
+// @int_quotient
+static inline T f_quotient(T a, T b) {
+    // x / 0 is 0 as in NumPy; the smallest integer / -1 would trap
+    M opposite = (b == (T)(-1)) & ((T)(-1) < (T)(0));
+    T q = a / where((b == (T)(0)) | opposite, 1, b);
+    return where(b == (T)(0), 0, where(opposite, -a, q));
+}
+// @int_lshift
+static inline T f_lshift(T a, T b) { return where((b < (T)(0)) | (b >= (T)(BITS)), 0, a << b); }
+// @int_rshift
+static inline T f_rshift(T a, T b) {
+    // a distance that is no place of a bit counts as a far one
+    M far = (b < (T)(0)) | (b >= (T)(BITS));
+    return a >> where(far, BITS - 1, b) >> where(far, 1, 0);
+}
+// @erfinv
+static inline T f_erfinv(T x) {
+    // Giles 2010, "Approximating the erfinv function": polynomials in the middle and in the tails
+    T w = -f_log((1.0f - x) * (1.0f + x));
+    T s = w - 2.5f, t = f_sqrt(w) - 3.0f;
+    T p = s * 2.81022636e-08f + 3.43273939e-07f;
+    p = p * s - 3.5233877e-06f;
+    p = p * s - 4.39150654e-06f;
+    p = p * s + 2.1858087e-04f;
+    p = p * s - 1.25372503e-03f;
+    p = p * s - 4.17768164e-03f;
+    p = p * s + 2.46640727e-01f;
+    p = p * s + 1.50140941f;
+    T q = t * -2.00214257e-04f + 1.00950558e-04f;
+    q = q * t + 1.34934322e-03f;
+    q = q * t - 3.67342844e-03f;
+    q = q * t + 5.73950773e-03f;
+    q = q * t - 7.6224613e-03f;
+    q = q * t + 9.43887047e-03f;
+    q = q * t + 1.00167406f;
+    q = q * t + 2.83297682f;
+    T y = (w < 5.0f ? p : q) * x;
+    return w == INFINITY ? x * INFINITY : y;
+}
+// @double_erfinv
+static inline T f_erfinv(T x) {
+    // a start within a few percent, then steps of Halley's, each of which triples the right digits
+    T size = fabs(x), rest = 1.0 - fabs(x);
+    T far = -f_log(rest * 1.7724538509055160);
+    T y = size < 0.9 ? 0.8862269254527580 * size * (1.0 + 0.2617993877991494 * size * size)
+                     : f_sqrt(far - 0.5 * f_log(far));
+    for (int i = 0; i < 4; i++) {
+        T e = (size < 0.5 ? f_erf(y) - size : rest - f_erfc(y)) / (1.1283791670955126 * f_exp(-y * y));
+        y = y - e / (1.0 + y * e);
+    }
+    y = size < 1.0 ? y : size == 1.0 ? (T)(INFINITY) : (T)(NAN);
+    return copysign(y, x);
+}

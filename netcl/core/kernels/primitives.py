@@ -80,6 +80,52 @@ dialect.define_function(
     "WITH_SIGN_OF", ("b", "r"), "where(r == 0, where(b < 0, -abs(r), abs(r)), where((r < 0) != (b < 0), r + b, r))"
 )  # of a remainder r by b: Python's has the sign of b
 
+# The derivative of log(gamma) and the derivative of that, by their series from 6 on and by reflection below 1/2.
+# Source: Abramowitz and Stegun 1964, 6.3.18, 6.4.12 (series), 6.3.7, 6.4.7 (reflection).
+dialect.define_function(
+    "PSI_SERIES",
+    ("x", "r"),
+    "log(x) - 0.5 / x - r * (0.08333333333333333 - r * (0.008333333333333333 - r * (0.003968253968253968 - r * "
+    "(0.004166666666666667 - r * (0.007575757575757576 - r * (0.021092796092796094 - r * 0.08333333333333333))))))",
+)
+dialect.define_function(
+    "PSI_ABOVE",
+    ("x",),
+    "PSI_SERIES(x + 6, 1 / ((x + 6) * (x + 6))) - (1 / x + 1 / (x + 1) + 1 / (x + 2) + 1 / (x + 3) + 1 / (x + 4) + "
+    "1 / (x + 5))",
+)
+dialect.define_function(
+    "PSI",
+    ("a",),
+    "where(a < 0.5, where(a == round(a), where(a == 0, -1 / a, (a - a) / (a - a)), "
+    "PSI_ABOVE(1 - a) - 3.141592653589793 / tan(3.141592653589793 * (a - round(a)))), PSI_ABOVE(a))",
+)
+dialect.define_function(
+    "TRIGAMMA_SERIES",
+    ("x", "r"),
+    "1 / x + 0.5 * r + r / x * (0.16666666666666666 - r * (0.03333333333333333 - r * (0.023809523809523808 - r * "
+    "(0.03333333333333333 - r * (0.07575757575757576 - r * (0.2531135531135531 - r * 1.1666666666666667))))))",
+)
+dialect.define_function("INVERSE_SQUARE", ("x",), "1 / (x * x)")
+dialect.define_function(
+    "TRIGAMMA_ABOVE",
+    ("x",),
+    "TRIGAMMA_SERIES(x + 6, INVERSE_SQUARE(x + 6)) + INVERSE_SQUARE(x) + INVERSE_SQUARE(x + 1) + INVERSE_SQUARE(x + 2) "
+    "+ INVERSE_SQUARE(x + 3) + INVERSE_SQUARE(x + 4) + INVERSE_SQUARE(x + 5)",
+)
+dialect.define_function(
+    "TRIGAMMA",
+    ("a",),
+    "where(a < 0.5, 9.869604401089358 * INVERSE_SQUARE(sin(3.141592653589793 * (a - round(a)))) - "
+    "TRIGAMMA_ABOVE(1 - a), TRIGAMMA_ABOVE(a))",
+)
+dialect.define_function(
+    "FLOOR_QUOTIENT",
+    ("a", "b", "r"),
+    "where(b == 0, quotient(a, b), round(quotient(a - r, b)) - where(r == 0, 0, where((r < 0) != (b < 0), 1, 0)))",
+)  # from the remainder r = fmod(a, b)
+dialect.define_function("LARGER", ("a", "b"), "where(a > b, a, where(a == a, b, a))")
+
 P = Primitive
 _SIGMOID = "1 / (1 + exp(-a))"
 _CDF = "0.5 * (1 + erf(a * 0.7071067811865476))"  # of the standard normal distribution
@@ -105,6 +151,10 @@ ROWS = (
     P("remainder", "WITH_SIGN_OF(b, fmod(a, b))", ("g", "-g * floor(a / b)"), bools=AS_INT8,
       methods=("__mod__", "__rmod__"), array_api="remainder"),
     P("fmod", "fmod(a, b)", ("g", "-g * trunc(a / b)"), bools=AS_INT8),
+    P("floor_divide", "FLOOR_QUOTIENT(a, b, fmod(a, b))", ("0 * g", "0 * g"), bools=AS_INT8,
+      methods=("__floordiv__", "__rfloordiv__"), array_api="floor_divide"),
+    P("trunc_divide", "where(b == 0, quotient(a, b), round(quotient(a - fmod(a, b), b)))", ("0 * g", "0 * g"),
+      bools=AS_INT8),
     P("maximum", "where(a > b, a, where(a == a, b, a))",
       ("where(a > b, g, where(a == b, 0.5 * g, 0))", "where(b > a, g, where(a == b, 0.5 * g, 0))"),
       onnx="Max", array_api="maximum"),
@@ -132,6 +182,10 @@ ROWS = (
       methods=("__xor__", "__rxor__"), onnx="BitwiseXor", array_api="bitwise_xor"),
     P("bitwise_not", "~a", result=INTEGER, bools="logical_not",
       methods=("__invert__",), onnx="BitwiseNot", array_api="bitwise_invert"),
+    P("left_shift", "lshift(a, b)", result=INTEGER, bools=AS_INT8,
+      methods=("__lshift__", "__rlshift__"), onnx="BitShift", array_api="bitwise_left_shift"),
+    P("right_shift", "rshift(a, b)", result=INTEGER, bools=AS_INT8,
+      methods=("__rshift__", "__rrshift__"), onnx="BitShift", array_api="bitwise_right_shift"),
     P("isnan", "where(a != a, 1, 0)", result=BOOL, onnx="IsNaN", array_api="isnan"),
     P("isfinite", "where(a - a == 0, 1, 0)", result=BOOL, array_api="isfinite"),
     P("isinf", "where(a == a, where(a - a == 0, 0, 1), 0)", result=BOOL, onnx="IsInf", array_api="isinf"),
@@ -155,11 +209,45 @@ ROWS = (
     P("atan", "atan(a)", ("g / (1 + a * a)",), result=FLOAT, onnx="Atan", array_api="atan"),
     P("atan2", "atan2(a, b)", ("g * b / (a * a + b * b)", "-g * a / (a * a + b * b)"), result=FLOAT, array_api="atan2"),
     P("erf", "erf(a)", ("g * 1.1283791670955126 * exp(-a * a)",), result=FLOAT, onnx="Erf"),
+    P("asin", "asin(a)", ("g / sqrt((1 - a) * (1 + a))",), result=FLOAT, onnx="Asin", array_api="asin"),
+    P("acos", "acos(a)", ("-g / sqrt((1 - a) * (1 + a))",), result=FLOAT, onnx="Acos", array_api="acos"),
+    P("asinh", "asinh(a)", ("g / hypot(a, 1)",), result=FLOAT, onnx="Asinh", array_api="asinh"),
+    P("acosh", "acosh(a)", ("g / sqrt((a - 1) * (a + 1))",), result=FLOAT, onnx="Acosh", array_api="acosh"),
+    P("atanh", "atanh(a)", ("g / ((1 - a) * (1 + a))",), result=FLOAT, onnx="Atanh", array_api="atanh"),
+    P("exp2", "exp2(a)", ("g * y * 0.6931471805599453",), result=FLOAT, cast=HIGH),
+    P("hypot", "hypot(a, b)", ("g * a / y", "g * b / y"), result=FLOAT, array_api="hypot"),
+    P("copysign", "copysign(a, b)", ("where(a == 0, 0, g * (y / a))", "0 * g"), result=FLOAT, array_api="copysign"),
+    P("logaddexp", "where(a == b, a + 0.6931471805599453, LARGER(a, b) + log1p(exp(-abs(a - b))))",
+      ("where(a == b, 0.5 * g, g / (1 + exp(b - a)))", "where(a == b, 0.5 * g, g / (1 + exp(a - b)))"), result=FLOAT,
+      cast=HIGH, array_api="logaddexp"),
+    P("logaddexp2", "where(a == b, a + 1, LARGER(a, b) + 1.4426950408889634 * log1p(exp2(-abs(a - b))))",
+      ("where(a == b, 0.5 * g, g / (1 + exp2(b - a)))", "where(a == b, 0.5 * g, g / (1 + exp2(a - b)))"), result=FLOAT,
+      cast=HIGH),
+    P("xlogy", "where(b != b, b, where(a == 0, 0, a * log(b)))",
+      ("where(a == 0, where(b <= 0, 0, g * log(b)), g * log(b))", "g * a / b"), result=FLOAT, cast=HIGH),
+    P("sinc", "where(a == 0, 1, sin(3.141592653589793 * a) / (3.141592653589793 * a))",
+      ("where(a == 0, 0, g * (cos(3.141592653589793 * a) - y) / a)",), result=FLOAT),
+    P("logit", "log(a / (1 - a))", ("g / (a * (1 - a))",), result=FLOAT, cast=HIGH),
+    P("deg2rad", "a * 0.017453292519943295", ("g * 0.017453292519943295",), result=FLOAT),
+    P("rad2deg", "a * 57.29577951308232", ("g * 57.29577951308232",), result=FLOAT),
+    # special functions
+    P("erfc", "erfc(a)", ("-g * 1.1283791670955126 * exp(-a * a)",), result=FLOAT),
+    P("erfinv", "erfinv(a)", ("g * 0.886226925452758 * exp(y * y)",), result=FLOAT, cast=HIGH),
+    P("lgamma", "lgamma(a)", ("g * PSI(a)",), result=FLOAT, cast=HIGH),
+    P("digamma", "PSI(a)", ("g * TRIGAMMA(a)",), result=FLOAT, cast=HIGH),
+    # several operands at once
+    P("lerp", "where(abs(c) < 0.5, a + c * (b - a), b - (b - a) * (1 - c))", ("g * (1 - c)", "g * c", "g * (b - a)"),
+      result=FLOAT),
+    P("addcmul", "a + value * b * c", ("g", "g * value * c", "g * value * b"), ("value",)),
+    P("addcdiv", "a + value * b / c", ("g", "g * value / c", "-g * value * b / (c * c)"), ("value",), result=FLOAT),
+    P("nan_to_num", "where(a == a, where(a - a == 0, a, where(a > 0, posinf, neginf)), nan)",
+      ("where(a - a == 0, g, 0)",), ("nan", "posinf", "neginf")),
     # rounding (round goes to the even neighbour)
     P("floor", "floor(a)", ("0 * g",), onnx="Floor", array_api="floor"),
     P("ceil", "ceil(a)", ("0 * g",), onnx="Ceil", array_api="ceil"),
     P("round", "round(a)", ("0 * g",), onnx="Round", array_api="round"),
     P("trunc", "trunc(a)", ("0 * g",), array_api="trunc"),
+    P("frac", "a - trunc(a)", ("g",)),
     # activations
     P("relu", "where(a < 0, 0, a)", ("where(y > 0, g, 0 * y)",), methods=("relu",), onnx="Relu"),
     P("leaky_relu", "where(a < 0, slope * a, a)", ("where(a < 0, slope * g, g)",), ("slope",), onnx="LeakyRelu"),
@@ -185,6 +273,14 @@ ROWS = (
       ("where(a < -3, 0, where(a > 3, 0, g * 0.16666666666666666))",), result=FLOAT, onnx="HardSigmoid"),
     P("hard_swish", "where(a < -3, 0, where(a > 3, a, a * (a + 3) * 0.16666666666666666))",
       ("where(a < -3, 0, where(a > 3, g, g * (2 * a + 3) * 0.16666666666666666))",), result=FLOAT, onnx="HardSwish"),
+    P("celu", "where(a > 0, a, alpha * expm1(a / alpha))", ("where(a > 0, g, g * exp(a / alpha))",), ("alpha",), FLOAT,
+      onnx="Celu"),
+    P("softshrink", "where(a > lambd, a - lambd, where(a < -lambd, a + lambd, 0 * a))",
+      ("where(a > lambd, g, where(a < -lambd, g, 0))",), ("lambd",), FLOAT, onnx="Shrink"),
+    P("hardshrink", "where(a > lambd, a, where(a < -lambd, a, where(a == a, 0, a)))",
+      ("where(a > lambd, g, where(a < -lambd, g, 0))",), ("lambd",), FLOAT),
+    P("tanhshrink", "a - tanh(a)", ("g * tanh(a) * tanh(a)",), result=FLOAT),
+    P("threshold", "where(a <= threshold, value, a)", ("where(a <= threshold, 0, g)",), ("threshold", "value")),
     P("hard_tanh", "where(a < -1, -1, where(a > 1, 1, a))", ("where(a < -1, 0, where(a > 1, 0, g))",), result=FLOAT),
 )  # fmt: skip
 
