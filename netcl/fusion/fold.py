@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -336,7 +337,7 @@ def _walk(fold: Fold, tensors: Sequence[Tensor], facts: Facts) -> Cut:
     walk = walk.over(met, beside, 0, FAR)
     held = _held(fold, facts)
     room = GROUP if on_cpu else profile.local_mem // (walk.width * compute.itemsize * len(held))
-    walk = walk._replace(group=profile.group(min(GROUP, room)))
+    walk = replace(walk, group=profile.group(min(GROUP, room)))
     split, grid = _split(by_rows, extent, profile, walk)
     more = split.parts > 1
     results: tuple[DType | None, ...] = held if more else (None, *fold.dtypes) if places else fold.dtypes[:count]

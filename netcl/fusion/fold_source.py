@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -139,7 +140,7 @@ def _step(chain: Chain, text: Text, full: bool) -> str:
         lines.append(f"const M pos = (M)(({C_NAME[position_of(walk.compute)]})(place)) + (M)({lanes});")
     for k, (v, x) in enumerate(zip(chain.inputs, walk.inputs, strict=True)):
         if pair and k == 1:  # the places of parts
-            load = vector_load(walk._replace(compute=x.dtype), x, "in_1", full).replace("(T)(", "(M)(", 1)
+            load = vector_load(replace(walk, compute=x.dtype), x, "in_1", full).replace("(T)(", "(M)(", 1)
             lines.append(f"const M {v} = {load};")
             continue
         lines.append(f"const T {v} = {vector_load(walk, x, f'in_{k}', full)};")

@@ -22,8 +22,8 @@ from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate, same_queue
 from netcl.fusion.chain import Chain
-from netcl.fusion.render import OPTIONS, assignment, c_argument, kernel, tab, vector_load, vector_store
-from netcl.fusion.walk import Axes, Extent, Operand, Walk, access_of, collapse
+from netcl.fusion.render import OPTIONS, assignments, c_argument, kernel, tab, vector_load, vector_store
+from netcl.fusion.walk import Axes, Extent, Operand, Walk, collapse
 from netcl.kernels.grid import CHUNK, FAR, GROUP, START
 from netcl.kernels.program import program
 from netcl.kernels.streaming import is_streamed
@@ -97,8 +97,9 @@ def _plan(
     shape = layout.broadcast(chain.title, *(t.shape for t in tensors)) if out is None else out[0].shape
     if layout.size_of(shape) == 0:
         return partial(_empty, shape, dtypes)
-    walk, extent = _walk(queue, shape, compute, dtypes, tensors, out)
-    grid, local, sizes = _grid(walk, extent, profile_of(queue))
+    profile = profile_of(queue)
+    walk, extent = _walk(profile, shape, compute, dtypes, tensors, out)
+    grid, local, sizes = _grid(walk, extent, profile)
     new = {f"out_{k}": (shape, t) for k, t in enumerate(dtypes)} if out is None else None
     made = program(queue, _source(chain, walk), chain.name, OPTIONS)
     return made.bind(grid, local, new, **sizes, **extent.arguments(walk))
@@ -111,15 +112,14 @@ def _empty(shape: Shape, dtypes: tuple[DType, ...], *given: Any) -> Any:
 
 
 def _walk(
-    queue: Queue,
+    profile: DeviceProfile,
     shape: Shape,
     compute: DType,
     dtypes: tuple[DType, ...],
     tensors: Sequence[Tensor],
     out: Sequence[Tensor] | None = None,
 ) -> tuple[Walk, Extent]:
-    profile, n = profile_of(queue), len(tensors)
-    on_cpu = profile.kind == "cpu"
+    n, on_cpu = len(tensors), profile.kind == "cpu"
     steps = [layout.expand_strides(t.shape, t.strides, shape) for t in tensors]
     steps += [layout.contiguous_strides(shape)] * len(dtypes) if out is None else [o.strides for o in out]
     if out is not None and not on_cpu:  # neighbours in the result are neighbours in the walk
@@ -131,7 +131,7 @@ def _walk(
     turned = None if on_cpu else _turned_axis(lengths, strides, n)
     if turned is not None:
         lengths, strides = _before_last(lengths, turned), tuple([_before_last(s, turned) for s in strides])
-    accesses = [access_of(s[-1]) for s in strides]
+    accesses = ["vector" if s[-1] == 1 else "repeat" if s[-1] == 0 else "strided" for s in strides]
     if turned is not None:
         accesses = ["turned" if a == "strided" and s[-2] == 1 else a for a, s in zip(accesses, strides, strict=True)]
     accesses[n:] = ["vector" if a == "vector" else "strided" for a in accesses[n:]]
@@ -149,7 +149,7 @@ def _walk(
 def source_of(queue: Queue, chain: Chain, compute: DType, dtypes: tuple[DType, ...], tensors: Sequence[Tensor]) -> str:
     """The text of the kernel that `run` would launch."""
     shape = layout.broadcast(chain.title, *(t.shape for t in tensors))
-    return _source(chain, _walk(queue, shape, compute, dtypes, tensors)[0])
+    return _source(chain, _walk(profile_of(queue), shape, compute, dtypes, tensors)[0])
 
 
 def kernel_of(
@@ -198,22 +198,23 @@ def _grid(
 @of_formulas(4096)
 def _source(chain: Chain, walk: Walk) -> str:
     """The program of a map: each input read once, each output written once."""
-    full, part = _block(chain, walk, True), _block(chain, walk, False)
+    lines = assignments(chain.lines, walk.element)
+    full, part = [_block(chain, walk, lines, whole) for whole in (True, False)]
     index = walk.decode(0, "r")
     if walk.on_cpu:
         return kernel(chain, walk, ("step", "chunk"), _cpu_loop(index, full, part, walk))
     if any(x.access == "turned" for x in walk.inputs):
-        return kernel(chain, walk, (), _gpu_block(index, chain, part, walk))
+        return kernel(chain, walk, (), _gpu_block(index, chain, lines, part, walk))
     return kernel(chain, walk, (), _gpu_item(index, full, part, walk))
 
 
-def _block(chain: Chain, walk: Walk, full: bool, turned: bool = False) -> list[str]:
+def _block(chain: Chain, walk: Walk, assigned: list[str], full: bool, turned: bool = False) -> list[str]:
     """Load, compute, store one vector; those of turned operands lie in registers when `turned`."""
     lines = []
     for k, (v, x) in enumerate(zip(chain.inputs, walk.inputs, strict=True)):
         ready = turned and x.access == "turned"
         lines.append(f"T {v} = {f'block_{k}[y]' if ready else vector_load(walk, x, f'in_{k}', full)};")
-    lines += [assignment(line, walk.element) for line in chain.lines]
+    lines += assigned
     for k, (v, x) in enumerate(zip(chain.outputs, walk.outputs, strict=True)):
         lines += vector_store(walk, x, f"out_{k}", c_argument(v, walk.element), full)
     return lines
@@ -252,7 +253,7 @@ def _gpu_item(index: list[str], full: list[str], part: list[str], walk: Walk) ->
     return [*place, *index, "I count = cols - c;", f"if (count >= {width}) {{", *tab(full), "} else {", *tab(part), "}"]
 
 
-def _gpu_block(index: list[str], chain: Chain, part: list[str], walk: Walk) -> list[str]:
+def _gpu_block(index: list[str], chain: Chain, lines: list[str], part: list[str], walk: Walk) -> list[str]:
     """A work-item maps a square of vectors: it turns what lies across the rows, so that all accesses are vectors."""
     width, across, high = walk.width, walk.across, f"r_d{walk.ranks[0] - 1}" if walk.ranks[0] > 1 else "rows"
     place = [
@@ -274,7 +275,7 @@ def _gpu_block(index: list[str], chain: Chain, part: list[str], walk: Walk) -> l
                 f"    block_{k}[{y}] = (T)({', '.join(f'b{j}.s{s}' for j in range(width))});"
                 for y, s in enumerate(lanes)
             ] + ["}"]
-    full = [*_block(chain, walk, True, True), *down]
+    full = [*_block(chain, walk, lines, True, True), *down]
     return [
         *place,
         *index,

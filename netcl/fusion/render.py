@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 from netcl.core.dtypes import C_NAME
 from netcl.core.kernels import dialect
@@ -13,6 +14,7 @@ from netcl.kernels import sources
 from netcl.kernels.sources import NARROW
 
 OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
+_VARIABLE = re.compile(r"(?!inf$|nan$)[^\W\d]")
 _SIZE = {"char": 1, "uchar": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 
 
@@ -24,34 +26,22 @@ def vector_load(walk: Walk, operand: Operand, name: str, full: bool, at: str = "
 
     at: where a whole vector starts along the row.
     """
-    element, width = walk.element, walk.width
+    element, width, storage = walk.element, walk.width, C_NAME[operand.dtype]
     if operand.access == "vector" and full:
         pointer = f"{name} + p_{name} + {at}"
-        storage = C_NAME[operand.dtype]
         if storage in NARROW:
-            text, storage = f"LOAD_{NARROW[storage]}{_lanes(walk)}({pointer})", "float"
+            text, storage = f"LOAD_{NARROW[storage]}{width}{'A' * walk.aligned}({pointer})", "float"
         else:
             text = f"*(__global const U_{storage}*)({pointer})"
         return text if storage == element else f"convert_{element}{width}({text})"
+    one = f"LOAD_{NARROW[storage]}({name}, %s)" if storage in NARROW else f"{name}[%s]"
     if operand.access == "repeat":
-        return f"(T)({_scalar(operand, element, name, f'p_{name}')})"
+        return f"(T)(({element}){one % f'p_{name}'})"
     step = "" if operand.access == "vector" else f" * i_{name}"
-    lanes = []
-    for j in range(width):
-        value = _scalar(operand, element, name, f"p_{name} + (c + {j}){step}")
-        lanes.append(value if full or j == 0 else f"({j} < count ? {value} : ({element})1)")
+    lanes = [f"({element}){one % f'p_{name} + (c + {j}){step}'}" for j in range(width)]
+    if not full:
+        lanes[1:] = [f"({j} < count ? {lane} : ({element})1)" for j, lane in enumerate(lanes[1:], 1)]
     return f"(T)({', '.join(lanes)})"
-
-
-def _lanes(walk: Walk) -> str:
-    """What ends the names of loads and stores of vectors of a narrow type."""
-    return f"{walk.width}{'A' * walk.aligned}"
-
-
-def _scalar(operand: Operand, element: str, name: str, index: str) -> str:
-    if C_NAME[operand.dtype] in NARROW:
-        return f"({element})LOAD_{NARROW[C_NAME[operand.dtype]]}({name}, {index})"
-    return f"({element}){name}[{index}]"
 
 
 def vector_store(walk: Walk, operand: Operand, name: str, value: str, full: bool) -> list[str]:
@@ -63,37 +53,32 @@ def vector_store(walk: Walk, operand: Operand, name: str, value: str, full: bool
             return [f"vstore_half{width}({value}, 0, {pointer});"]  # other ways the compiler calls what PoCL lacks
         if storage in NARROW:
             value = value if element == "float" else f"convert_float{width}({value})"
-            return [f"STORE_{NARROW[storage]}{_lanes(walk)}({value}, {pointer});"]
+            return [f"STORE_{NARROW[storage]}{width}{'A' * walk.aligned}({value}, {pointer});"]
         if walk.stream:
             return [f"STREAM_TO(T, {pointer}, {value});"]
         value = value if storage == element else f"convert_{storage}{width}({value})"
         return [f"*(__global U_{storage}*)({pointer}) = {value};"]
+    one = f"STORE_{NARROW[storage]}({name}, %s, (float)%s);" if storage in NARROW else f"{name}[%s] = ({storage})%s;"
     if operand.access == "row":
-        return [_store_lane(operand, name, f"{value}.s0", f"p_{name}")]
+        return [one % (f"p_{name}", f"{value}.s0")]
     step = "" if operand.access == "vector" else f" * i_{name}"
-    lanes = [_store_lane(operand, name, f"{value}.s{j:x}", f"p_{name} + (c + {j}){step}") for j in range(width)]
+    lanes = [one % (f"p_{name} + (c + {j}){step}", f"{value}.s{j:x}") for j in range(width)]
     return [text if full or j == 0 else f"if ({j} < count) {text}" for j, text in enumerate(lanes)]
 
 
-def _store_lane(operand: Operand, name: str, lane: str, index: str) -> str:
-    storage = C_NAME[operand.dtype]
-    if storage in NARROW:
-        return f"STORE_{NARROW[storage]}({name}, {index}, (float){lane});"
-    return f"{name}[{index}] = ({storage}){lane};"
-
-
+@cache
 def c_argument(text: str, element: str) -> str:
     """A line's argument in C: a variable as it is, a number as a literal of the compute type."""
-    if (text[0].isalpha() or text[0] == "_") and text not in ("inf", "nan"):
-        return text
-    return f"(T)({dialect.constant(number(text), element)})"
+    return text if _VARIABLE.match(text) else f"(T)({dialect.constant(number(text), element)})"
 
 
-def assignment(line: Line, element: str) -> str:
-    """`T v2 = MUL(v0, v1);`"""
-    out, function, args = line
-    arguments = [c_argument(a, element) for a in args]
-    return f"T {out} = {function}({', '.join(arguments)});" if function else f"T {out} = {arguments[0]};"
+def assignments(lines: Iterable[Line], element: str) -> list[str]:
+    """`T v2 = MUL(v0, v1);` for each line."""
+    found = []
+    for out, function, args in lines:
+        arguments = [a if _VARIABLE.match(a) else c_argument(a, element) for a in args]
+        found.append(f"T {out} = {function}({', '.join(arguments)});" if function else f"T {out} = {arguments[0]};")
+    return found
 
 
 def memory_of(text: str) -> str:

@@ -25,7 +25,7 @@ from netcl.core.protocols import Launch, Queue
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion.chain import COUNT, REDUCTIONS, Chain, Line
-from netcl.fusion.render import OPTIONS, assignment, c_argument, kernel, tab, vector_load, vector_store
+from netcl.fusion.render import OPTIONS, assignments, c_argument, kernel, tab, vector_load, vector_store
 from netcl.fusion.walk import Axes, Extent, Operand, Walk, access_of, collapse, stand_in, swizzles, vector_for
 from netcl.kernels import route
 from netcl.kernels.grid import CHUNK, FAR, START
@@ -99,11 +99,11 @@ def _walk(
     outputs = tuple(Operand(d, "vector" if x == "full" else "row") for d, x in zip(dtypes, chain.kinds, strict=True))
     vector, ranks = vector_for(cols, profile.vector), (len(lengths),)
     walk = Walk(compute, on_cpu, vector, inputs, outputs, ranks, doubles=profile.has_fp64)
-    walk = walk.over(seen, outer, layout.size_of(shape), FAR)._replace(eights=False)
+    walk = replace(walk.over(seen, outer, layout.size_of(shape), FAR), eights=False)
     group, keep = _sharing(cols, walk.width, profile)
     full = [d for d, kind in zip(dtypes, chain.kinds, strict=True) if kind == "full"]
     stream = bool(full) and all(is_streamed(profile, shape, cols, d, compute) for d in full)
-    walk = walk._replace(aligned=walk.aligned and cols % 4 == 0, group=group, keep=keep, stream=stream)
+    walk = replace(walk, aligned=walk.aligned and cols % 4 == 0, group=group, keep=keep, stream=stream)
     return walk, extent, copies if any(copies) else ()
 
 
@@ -282,11 +282,8 @@ class _Passes:
         ]
         handed: set[str] = set()
         for p in range(len(self.cones)):
-            text += [
-                assignment(x, walk.element)
-                for x in chain.lines
-                if x[0] in self.uniform and x[1] not in REDUCTIONS and self.stage[x[0]] == p
-            ]
+            here = [x for x in chain.lines if x[0] in self.uniform and x[1] not in REDUCTIONS and self.stage[x[0]] == p]
+            text += assignments(here, walk.element)
             if self.reductions(p) or self.stores(p):
                 text += self._pass(p, handed)
                 handed |= {v for v in self.kept if v in self.cones[p]}
@@ -370,7 +367,7 @@ class _Passes:
                 k, x = self.inputs[v]
                 text.append(f"const T {v} = {vector_load(walk, x, f'in_{k}', full)};")
             else:
-                text.append(f"const {assignment(self.by_name[v], walk.element)}")
+                text += [f"const {line}" for line in assignments([self.by_name[v]], walk.element)]
             if v in self.kept:
                 text.append(f"keep_{v}[j] = {v};")
         for out, function, args in self.reductions(p):

@@ -11,6 +11,7 @@ counts, its step `i_in_0` along the vectors' axis; `r_d1`, ... are lengths of ax
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,8 +38,9 @@ class Operand(NamedTuple):
     access: str  # "vector" (step 1), "repeat" (step 0), "strided", "turned", or "row" (an output: one per row)
 
 
-class Walk(NamedTuple):
-    """Everything the text of a kernel depends on, the formulas aside."""
+@dataclass(frozen=True)
+class Walk:
+    """Everything the text of a kernel depends on, the formulas aside, and what follows from it."""
 
     compute: DType
     on_cpu: bool
@@ -53,37 +55,25 @@ class Walk(NamedTuple):
     doubles: bool = True  # the device computes in double precision
     group: int = 1  # work-items that a GPU's kernel relies on to share a row or a chunk
     keep: int = 0  # vectors per work-item that passes over a row may hand on
+    # Elements per vector: a register of floats on CPU devices, of half as many long elements; 4 or 8 on GPUs.
+    width: int = field(init=False, repr=False, compare=False)
+    across: int = field(init=False, repr=False, compare=False)  # work-items that turn a block, along turned operands
+    element: str = field(init=False, repr=False, compare=False)  # C name of the compute type
+    operands: dict[str, Operand] = field(init=False, repr=False, compare=False)  # in_0, in_1, ..., out_0, ...
+    walked: list[str] = field(init=False, repr=False, compare=False)  # those with strides: not one element per row
+    stepped: list[str] = field(init=False, repr=False, compare=False)  # those with a step along the vectors' axis
 
-    @property
-    def width(self) -> int:
-        """Elements per vector: a register of floats on CPU devices, of half as many long elements; 4 or 8 on GPUs."""
-        return width_of(self.compute, self.vector) if self.on_cpu else 8 if self.eights else 4
-
-    @property
-    def across(self) -> int:
-        """Of the work-items that turn blocks so many lie along the turned operands, the next along the row."""
-        return 8 if self.aligned and not self.eights else 4
-
-    @property
-    def element(self) -> str:
-        """C name of the compute type."""
-        return element_of(self.compute)
-
-    @property
-    def operands(self) -> dict[str, Operand]:
-        """The tensors by the names of their arguments: in_0, in_1, ..., out_0, ..."""
-        inputs = {f"in_{k}": x for k, x in enumerate(self.inputs)}
-        return inputs | {f"out_{k}": x for k, x in enumerate(self.outputs)}
-
-    @property
-    def walked(self) -> list[str]:
-        """The operands that have strides: all but outputs with one element per row."""
-        return [name for name, x in self.operands.items() if x.access != "row"]
-
-    @property
-    def stepped(self) -> list[str]:
-        """The operands that have a step along the vectors' axis."""
-        return [name for name, x in self.operands.items() if x.access in STEPPED]
+    def __post_init__(self) -> None:
+        operands = {f"in_{k}": x for k, x in enumerate(self.inputs)}
+        operands |= {f"out_{k}": x for k, x in enumerate(self.outputs)}
+        vars(self).update(
+            width=width_of(self.compute, self.vector) if self.on_cpu else 8 if self.eights else 4,
+            across=8 if self.aligned and not self.eights else 4,
+            element=C_NAME[compute_dtype(self.compute)],
+            operands=operands,
+            walked=[name for name, x in operands.items() if x.access != "row"],
+            stepped=[name for name, x in operands.items() if x.access in STEPPED],
+        )
 
     def over(self, tensors: Sequence[Tensor], strides: Sequence[Shape], size: int, far: int) -> Walk:
         """The walk with index type and vectors for these tensors, their strides across vectors, and `size` elements.
@@ -94,7 +84,7 @@ class Walk(NamedTuple):
         aligned = not self.on_cpu and is_aligned(tensors, strides)
         short = self.compute.itemsize <= 4 and is_short((*self.inputs, *self.outputs))
         eights = aligned and short and is_aligned(tensors, strides, 8)
-        return self._replace(wide=wide, aligned=aligned, eights=eights)
+        return replace(self, wide=wide, aligned=aligned, eights=eights)
 
     # -- text ------------------------------------------------------------------------------------------------------
 
@@ -226,8 +216,3 @@ def swizzles(width: int) -> list[str]:
     """The swizzles by which each lane meets the one half a vector away, then a quarter, ..., then its neighbour."""
     steps = [width >> k for k in range(1, width.bit_length())]
     return ["".join(f"{j ^ step:x}" for j in range(width)) for step in steps]
-
-
-def element_of(dtype: DType) -> str:
-    """C name of the type that `dtype` is computed in."""
-    return C_NAME[compute_dtype(dtype)]
