@@ -31,7 +31,6 @@ from netcl.core.callers import call_site, raised_at
 from netcl.core.errors import NetclError, OutOfMemoryError
 from netcl.core.kernels.primitives import PRIMITIVE_PREAMBLE
 from netcl.core.live import unrecorded
-from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.kernels import route
 from netcl.kernels.grid import START
@@ -124,7 +123,7 @@ class CompiledFunction:
     def _short(self, args: Any, key: list[Any], tensors: list[Tensor], recorded: bool) -> Any:
         """A call with nothing but tensors: without gradients, where one map is all there is, its kept launch."""
         queue = tensors[0].queue
-        key.append(id(state_of(queue).plans))
+        key.append(id(queue.netcl_state.plans))
         short = tuple(key)
         found = self._launches.get(short, False)
         if found is None:
@@ -178,7 +177,7 @@ class CompiledFunction:
             if not leaves:
                 return self._unfused("no tensor among the arguments", args, kwargs)
             first = leaves[0]
-            plans = state_of((first.value if isinstance(first, Node) else first).queue).plans
+            plans = (first.value if isinstance(first, Node) else first).queue.netcl_state.plans
             key.append(id(plans))
             entry = self._entries.get(tuple(key))
         except TypeError:
@@ -199,7 +198,7 @@ class CompiledFunction:
 
     def _other(self, args: Any, kwargs: Any, entry: Entry, key: Any, leaves: list[Any], floats: list[float]) -> Any:
         """A call for which the current variant is not the one, or there is none yet."""
-        found = entry.find(floats)
+        found = entry.find(floats) if entry.used else None
         self._calls += 1
         if entry.reason or (found is not None and found.program is None):
             entry.used = self._calls
@@ -232,8 +231,10 @@ class CompiledFunction:
         """Run a new program; where that fails undo what it did and run the function as it is."""
         tape = state.tape
         length = 0 if tape is None else len(tape.records)
-        with unrecorded():
-            written = [(t, t.copy()) for t in program.written(leaves)]
+        written = [(t, t) for t in program.written(leaves)]
+        if written:
+            with unrecorded():
+                written = [(t, t.copy()) for t, _ in written]
         try:
             if EagerCall not in map(type, program.calls):
                 return program.run(leaves, floats)
@@ -266,14 +267,14 @@ class CompiledFunction:
         """The program for these arguments, or why there is none."""
         looked: set[int] = set()
         program, reason, draws = None, "", Draws()
-        before = [(place, place.read()) for place in self.bindings()]
+        before = data_bindings(self.fn)
         with tracing_context as context:
             reached = context.reached
             try:
                 result = self._symbolically(context, args, kwargs, leaves, floats, looked)
                 if len(without_changed(before)) < len(before):
                     raise Untraceable("changes a variable of its module or of the enclosing function")
-                snapshot = self._snapshot(reached, args, kwargs)
+                snapshot = self._snapshot(reached, before, args, kwargs)
                 any_number = bool(looked) or any(type(a) is int for a in (*args, *kwargs.values()))
                 any_number = any_number or self._constants_vary(context.nodes)
                 captured, owned = list(context.captured.values()), snapshot.owned()
@@ -285,7 +286,7 @@ class CompiledFunction:
                 for place, content in before:
                     place.write(content)
                 reason = _explain_failure(error)
-                snapshot = self._snapshot(reached, args, kwargs)
+                snapshot = self._snapshot(reached, before, args, kwargs)
         if program is not None and not self._warned:
             text = draws.warning(f"jit_compile: {self._name}", "traced")
             self._warned = bool(text)
@@ -297,16 +298,19 @@ class CompiledFunction:
         self, context: Any, args: Any, kwargs: Any, leaves: list[Any], floats: list[float], looked: set[int]
     ) -> Any:
         """What the function returns for symbols in place of tensors and floats."""
-        symbols = iter([_symbol(context.add_input(x, i)) for i, x in enumerate(leaves)])
+        inputs = [context.add_input(x, i) for i, x in enumerate(leaves)]
+        symbols = iter([Node(x, x.differentiable) for x in inputs])
         numbers = iter([Scalar(x, i, lambda v: v, looked.add) for i, x in enumerate(floats)])
-        traced_args = [_symbolic(a, symbols, numbers) for a in args]
+        plain = (Node, Tensor)
+        traced_args = [next(symbols) if type(a) in plain else _symbolic(a, symbols, numbers) for a in args]
         traced_kwargs = {k: _symbolic(kwargs[k], symbols, numbers) for k in sorted(kwargs)}
         return self.fn(*traced_args, **traced_kwargs)
 
-    def _snapshot(self, reached: Reached, args: Any, kwargs: Any) -> Snapshot:
-        """What the function depends on now; from here on the names that it reads are watched."""
+    def _snapshot(self, reached: Reached, own: list[tuple[Binding, Any]], args: Any, kwargs: Any) -> Snapshot:
+        """What the function depends on now, `own` bindings first; from here on the names that it reads are watched."""
         inner = [f for f in reached.functions if isinstance(f, CompiledFunction)]
-        places = {place.key(): place for f in (self, *inner) for place in f.bindings()}
+        found = [*own, *[binding for f in inner for binding in f.bindings()]]
+        places = {(id(place.space), place.name): place for place, _ in found}
         self._places = {**self._places, **places} if len(self._places) < PLACES else places
         self._known = known_bindings(self._places.values())
         return Snapshot([self.fn, *args, *kwargs.values(), *reached.modules, *inner], list(places.values()))
@@ -316,8 +320,8 @@ class CompiledFunction:
         self._known = known_bindings(self._places.values())
         changes.add()
 
-    def bindings(self) -> list[Binding]:
-        """The closure variables and global names that hold data."""
+    def bindings(self) -> list[tuple[Binding, Any]]:
+        """The closure variables and global names that hold data, with what they hold."""
         return data_bindings(self.fn)
 
     def reached(self) -> list[Followed]:
@@ -434,10 +438,6 @@ def _symbolic(a: Any, symbols: Any, numbers: Any) -> Any:
         made = {k: _symbolic(a[k], symbols, numbers) for k in sorted(a)}
         return {k: made[k] for k in a}
     return a
-
-
-def _symbol(x: TraceNode) -> Node:
-    return Node(x, x.differentiable)  # type: ignore[arg-type]  # a value of the trace
 
 
 def _explain_failure(error: Exception) -> str:

@@ -94,7 +94,9 @@ def _plan(
     tensors: Sequence[Tensor],
     out: Sequence[Tensor] | None,
 ) -> Launch[Any]:
-    shape = layout.broadcast(chain.title, *(t.shape for t in tensors)) if out is None else out[0].shape
+    shape = tensors[0].shape if out is None else out[0].shape
+    if out is None and len(tensors) > 1:
+        shape = layout.broadcast(chain.title, *[t.shape for t in tensors])
     if layout.size_of(shape) == 0:
         return partial(_empty, shape, dtypes)
     profile = profile_of(queue)
@@ -140,7 +142,9 @@ def _walk(
     row = lengths[-1] if len(lengths) > 1 else 0
     stream = out is None and all(is_streamed(profile, shape, row, d, compute) for d in dtypes)
     inputs, outputs, ranks = tuple(operands[:n]), tuple(operands[n:]), (len(lengths) - 1,)
-    walk = Walk(compute, on_cpu, profile.vector, inputs, outputs, ranks, stream=stream, doubles=profile.has_fp64)
+    walk = Walk(
+        compute, on_cpu, profile.vector, inputs, outputs, ranks, on_cpu, stream=stream, doubles=profile.has_fp64
+    )
     axes = Axes(lengths[:-1], tuple([s[:-1] for s in strides]))
     extent = Extent((axes,), lengths[-1], tuple([s[-1] for s in strides]))
     return walk.over((*tensors, *(out or ())), beside, layout.size_of(shape), FAR), extent

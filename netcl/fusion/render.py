@@ -8,13 +8,14 @@ from functools import cache
 
 from netcl.core.dtypes import C_NAME
 from netcl.core.kernels import dialect
-from netcl.fusion.chain import Chain, Line, number
+from netcl.fusion.chain import Chain, Line
 from netcl.fusion.walk import Operand, Walk
 from netcl.kernels import sources
 from netcl.kernels.sources import NARROW
 
 OPTIONS = ("-cl-mad-enable", "-w")  # -w: remarks of the compiler belong to us, not to users
 _VARIABLE = re.compile(r"(?!inf$|nan$)[^\W\d]")
+_WHOLE = re.compile(r"-?\d+$")
 _SIZE = {"char": 1, "uchar": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
 
 
@@ -69,7 +70,9 @@ def vector_store(walk: Walk, operand: Operand, name: str, value: str, full: bool
 @cache
 def c_argument(text: str, element: str) -> str:
     """A line's argument in C: a variable as it is, a number as a literal of the compute type."""
-    return text if _VARIABLE.match(text) else f"(T)({dialect.constant(number(text), element)})"
+    if _VARIABLE.match(text):
+        return text
+    return f"(T)({dialect.constant(int(text) if _WHOLE.match(text) else float(text), element)})"
 
 
 def assignments(lines: Iterable[Line], element: str) -> list[str]:
@@ -83,7 +86,8 @@ def assignments(lines: Iterable[Line], element: str) -> list[str]:
 
 def memory_of(text: str) -> str:
     """The files of what `text` uses to load and to store."""
-    used = sources.storage([name for name, form in NARROW.items() if re.search(rf"\b{name}\b|_{form}", text)])
+    names = [name for name, form in NARROW.items() if re.search(rf"\b{name}\b|_{form}", text)]
+    used = sources.storage(names) if names else ""
     return used + (sources.text("memory.cl") if re.search(r"\b(STREAM_TO|AHEAD)\(", text) else "")
 
 

@@ -82,8 +82,10 @@ class Walk:
         """
         wide = self.on_cpu or size >= far or any(reach(t) >= far for t in tensors)
         aligned = not self.on_cpu and is_aligned(tensors, strides)
-        short = self.compute.itemsize <= 4 and is_short((*self.inputs, *self.outputs))
-        eights = aligned and short and is_aligned(tensors, strides, 8)
+        short = aligned and self.compute.itemsize <= 4 and is_short((*self.inputs, *self.outputs))
+        eights = short and is_aligned(tensors, strides, 8)
+        if (wide, aligned, eights) == (self.wide, self.aligned, self.eights):
+            return self
         return replace(self, wide=wide, aligned=aligned, eights=eights)
 
     # -- text ------------------------------------------------------------------------------------------------------

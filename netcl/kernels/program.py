@@ -109,7 +109,7 @@ class Program(NamedTuple):
             arguments=arguments, packed=packed, results=", ".join(new) or "None",
         )  # fmt: skip
         sizes = [(layout.size_of(s) * t.itemsize, s, layout.contiguous_strides(s), t) for s, t in new.values()]
-        pool, enqueue = pool_of(queue) if new else None, sender and sender.launch
+        pool, enqueue = (queue.netcl_state.pool or pool_of(queue)) if new else None, sender and sender.launch
         return _made(text)(opencl, process, kernel, grid, group, pool, queue, enqueue, pack, fixed.values(), sizes)
 
 

@@ -7,6 +7,7 @@ comparisons and in bounds of `clip`, which come out as mathematics has them: uin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from netcl.core.live import Cell
 
 Signature = tuple[Any, ...]  # of operands, then of attributes: the dtype of a tensor, the class of a number
 
+NUMBERS = (bool, int, float)  # the classes that `kind` tells apart
 _WEAK = {bool: True, int: 0, float: 0.0}
 _INSTEAD = {  # of "-", for bools
     "sub": "use ^ (bitwise_xor) or logical_not, or astype",
@@ -81,16 +83,23 @@ def resolve(name: str, signature: Signature) -> tuple[Primitive, DType, DType]:
     return row, compute_dtype(promoted), BOOL if row.result == TRUTH else promoted
 
 
+@cache
+def _common(signature: Signature) -> DType:
+    """NumPy's promotion alone."""
+    return as_dtype(common_dtype(*[s if isinstance(s, np.dtype) else _WEAK[s] for s in signature]))
+
+
 def result_type(row: Primitive, signature: Sequence[Any]) -> DType:
     """NumPy's promotion of operands and attributes (`where`: of its last two), at least half for rows of floats."""
     taking = signature[1:] if row.name == "where" else signature
-    dtype = common_dtype(*[s if isinstance(s, np.dtype) else _WEAK[s] for s in taking])
+    dtype = taking[0] if len(taking) == 1 else _common(tuple(taking))
     if row.result == FLOAT and not is_float(dtype):
         tensors = [s for s in taking if isinstance(s, np.dtype)]
         each = [dtype] if all(t == BOOL for t in tensors) else tensors
         halves = [np.result_type(t, np.float16) for t in each]  # the narrowest that holds each operand
         dtype = FLOAT64 if row.name in ("div", "reciprocal") else np.result_type(*halves)
-    return as_dtype(dtype)
+        dtype = as_dtype(dtype)
+    return dtype
 
 
 def loses_truth(condition: DType, compute: DType) -> bool:

@@ -81,7 +81,8 @@ class FusedStep:
         self.wide = tuple(self._upstream_shape(j) for j in range(len(self.outputs)))
         self.backwards: dict[Any, Backward] = {}
         self.body, self.variables = self._emit(())
-        ends = [self._root(n) for n in self.outputs]
+        roots = [n.inputs[0] if self.over else n for n in self.outputs]  # of a fold, the argument of its sum
+        ends = [self.variables[id(n)] for n in roots]
         lines, _, scalars = self.body.cone(ends)
         if not is_float(compute):
             _check_integers(name, lines, compute)
@@ -101,10 +102,6 @@ class FusedStep:
         last = self.outputs[0]
         final, keepdims = "mean" if last.op_name == "mean" else "", bool(last.attrs.get("keepdims", False))
         return Fold(self.chain, "sum", self.over, keepdims, self.dtypes, final, self.compute)
-
-    def _root(self, node: TraceNode) -> str:
-        """The variable to write for an output: of a fold, its argument."""
-        return self.variables[id(node.inputs[0])] if self.over else self.variables[id(node)]
 
     def kind(self, node: TraceNode) -> str:
         """What an output is in a row step: "full", "keep" or "drop"."""
@@ -129,11 +126,9 @@ class FusedStep:
         for node in self.nodes:
             if self.over and node is self.outputs[0]:
                 continue
-            names[id(node)] = body.emit(node, self._arguments(body, names, node))
+            args = [names[id(x)] if isinstance(x, TraceNode) else body.number(x) for x in node.inputs]
+            names[id(node)] = body.emit(node, args)
         return body, names
-
-    def _arguments(self, body: Body, names: dict[int, str], node: TraceNode) -> list[str]:
-        return [names[id(x)] if isinstance(x, TraceNode) else body.number(x) for x in node.inputs]
 
     # -- forward ---------------------------------------------------------------------------------------------------
 
@@ -333,7 +328,7 @@ class _Gradients:
             total = self._total(node)
             if total is None or (step.fold and node is step.outputs[0]):
                 continue
-            args = step._arguments(body, self.names, node)
+            args = [self.names[id(x)] if isinstance(x, TraceNode) else body.number(x) for x in node.inputs]
             to = self.row if step.is_row(node) and node.op_name not in REDUCE else self.full
             for x, d in zip(node.inputs, body.gradients(node, args, self.names[id(node)], total), strict=True):
                 if isinstance(x, TraceNode) and x.differentiable and d is not None and d != "0":
@@ -396,8 +391,3 @@ def eager_step(name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Eag
         step = FusedStep(f"netcl_{name}", [node], leaves, [node], shape, compute, numbers_as_arguments=True)
         _eager[key] = step
     return EagerPrimitive(step, places)
-
-
-def differentiable(node: TraceNode) -> bool:
-    """Whether an output of a step takes part in backward."""
-    return node.differentiable and is_float(node.dtype)

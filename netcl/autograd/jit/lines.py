@@ -6,13 +6,14 @@ A `Body` holds the lines of one kernel. Names: `v0 v1 ...` inputs and lines in o
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from netcl.autograd.jit.primitive import primitive_of
+from netcl.autograd.jit.primitive import PRIMITIVES, primitive_of
 from netcl.autograd.jit.trace import Scalar, TraceNode
 from netcl.core.errors import BuildError
 from netcl.core.kernels import dialect
@@ -59,21 +60,17 @@ class Body:
         self.given: list[str] = []  # inputs that hold such results already
         self._numbers_as_arguments = numbers_as_arguments
         self._known: dict[tuple[str, tuple[str, ...]], str] = {}
-        self._next = 0
+        self._names = map("v{}".format, itertools.count())
 
     def input(self) -> str:
         """A new input variable."""
-        self.inputs.append(self._name())
+        self.inputs.append(next(self._names))
         return self.inputs[-1]
-
-    def _name(self) -> str:
-        self._next += 1
-        return f"v{self._next - 1}"
 
     def number(self, value: Any) -> str:
         """The text of a number: a literal, or the name of a kernel argument."""
         if type(value) is not Scalar and not self._numbers_as_arguments:
-            return literal(value)
+            return repr(value) if type(value) in (int, float) else literal(value)
         return self.argument(value)
 
     def argument(self, value: Any) -> str:
@@ -87,7 +84,7 @@ class Body:
 
     def call(self, function: str, *args: str) -> str:
         """The variable that holds `function(args)`; arguments its formula does not read are left out as 0."""
-        found = dialect.definition(function)
+        found = dialect.DEFINITIONS.get(function)
         if found is not None:
             parameters, formula = found
             if len(parameters) != len(args):
@@ -98,7 +95,7 @@ class Body:
             args = tuple(a if p in read else "0" for p, a in zip(parameters, args, strict=True))
         key = (function, args)
         if key not in self._known:
-            self._known[key] = self._name()
+            self._known[key] = next(self._names)
             self.lines.append((self._known[key], function, args))
         return self._known[key]
 
@@ -110,7 +107,7 @@ class Body:
         if len(self.statistics) < len(self.given):
             name = self.given[len(self.statistics)]
         else:
-            name = self._name()
+            name = next(self._names)
             self.lines.append((name, function, (arg,)))
         self._known[function, (arg,)] = name
         self.statistics.append(name)
@@ -166,9 +163,12 @@ class Body:
         if name == "logsumexp":
             top = self.reduce("MAX", args[0])
             return self.call("LOG_ABOVE", self.reduce("SUM", self.call("EXP_BELOW", args[0], top)), top)
-        primitive = primitive_of(name)
+        primitive = PRIMITIVES.get(name) or primitive_of(name)
         assert primitive is not None
-        return self.expression(name, primitive.forward(args, self.attributes(node)), args)
+        given = self.attributes(node) if node.attrs else {}
+        if primitive.row is not None:
+            return self.call(name.upper(), *args, *[str(given[a]) for a in primitive.row.attrs])
+        return self.expression(name, primitive.forward(args, given), args)
 
     def attributes(self, node: TraceNode) -> dict[str, Any]:
         """A node's attributes with numbers as text."""
@@ -190,7 +190,7 @@ class Body:
         if name in ("max", "min"):
             ties = self.reduce("SUM", self.call("HIT", args[0], out))
             return [self.call("SHARE", g, args[0], out, ties)]
-        primitive = primitive_of(name)
+        primitive = PRIMITIVES.get(name) or primitive_of(name)
         assert primitive is not None
         texts = primitive.backward(args, g, self.attributes(node), out)
         if len(texts) != len(args):

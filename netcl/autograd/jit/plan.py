@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from netcl.autograd.jit import shapes
 from netcl.autograd.jit.fused import REDUCE, FusedStep
 from netcl.autograd.jit.lines import ALIASES
-from netcl.autograd.jit.primitive import primitive_of
+from netcl.autograd.jit.primitive import PRIMITIVES, primitive_of
 from netcl.autograd.jit.trace import TraceNode
 from netcl.core import layout
 from netcl.core.dtypes import DType, compute_dtype, is_float
@@ -58,24 +58,28 @@ class Planner:
         self.unit: dict[int, Unit] = {}  # id of a node -> what computes it
         self.members: list[Unit] = []
         self.compute: dict[int, DType] = {}
+        self.aligned: set[int] = set()  # of all groups
         for node in self.nodes:
-            self._place(node)
-        self._merge_neighbours()
+            if node.op_name not in ("input", "item"):
+                self._place(node)
+        if len(self.members) > 1:
+            self._merge_neighbours()
 
     # -- grouping --------------------------------------------------------------------------------------------------
 
     def _place(self, node: TraceNode) -> None:
-        if node.op_name in ("input", "item"):
-            return
         if node.op_name in ALIASES:
             placed = self._alias(node)
         elif node.op_name in REDUCE:
             placed = self._reduce(node)
         else:
-            primitive = primitive_of(node.op_name)
+            primitive = PRIMITIVES.get(node.op_name) or primitive_of(node.op_name)
             placed = primitive is not None and primitive.fusible
             if placed:
-                self.compute[id(node)] = shapes.compute_type(node.op_name, node.inputs, node.queue, node.attrs)[0]
+                known = node.compute
+                if known is None:
+                    known = shapes.compute_type(node.op_name, node.inputs, node.queue, node.attrs)[0]
+                self.compute[id(node)] = known
                 self._join(node)
         if not placed:
             self._call(node)
@@ -141,12 +145,14 @@ class Planner:
     def _join(self, node: TraceNode) -> None:
         """Put a map into the group of its operands, merging their groups where that is possible."""
         compute, target = self.compute[id(node)], None
-        by_rows = any(self._is_aligned(x) for x in node.operands)
+        by_rows = any(id(x) in self.aligned for x in node.operands)
         for operand in node.operands:
-            group = self._open(operand, compute)
-            if group is None or group is target or not self._accepts(group, node):
+            group = self.unit.get(id(operand))
+            if not isinstance(group, Group) or group.closed or group.compute != compute or group is target:
                 continue
-            if by_rows and not self._is_aligned(operand):
+            if not self._accepts(group, node):
+                continue
+            if by_rows and id(operand) not in self.aligned:
                 continue
             if target is None:
                 target = group
@@ -165,6 +171,7 @@ class Planner:
         self.unit[id(node)] = group
         if aligned:
             group.aligned.add(id(node))
+            self.aligned.add(id(node))
 
     def _accepts(self, group: Group, node: TraceNode) -> bool:
         outside = [self.unit[id(x)] for x in node.operands if id(x) in self.unit and self.unit[id(x)] is not group]
@@ -178,10 +185,6 @@ class Planner:
             alike = all(id(x) in group.aligned or self.unit.get(id(x)) is not group for x in node.operands)
             return alike and all(x.shape == node.shape for x in node.operands)
         return node.shape in (group.shape, group.rows)
-
-    def _is_aligned(self, node: TraceNode) -> bool:
-        group = self.unit.get(id(node))
-        return isinstance(group, Group) and id(node) in group.aligned
 
     def _mergeable(self, a: Group, b: Group, shape: Shape) -> bool:
         if a.axes and b.axes and (a.axes, a.shape) != (b.axes, b.shape):
@@ -249,6 +252,8 @@ class Planner:
         return made
 
     def _ordered(self) -> list[Unit]:
+        if len(self.members) == 1:
+            return self.members
         done: set[int] = set()
         order: list[Unit] = []
 
@@ -267,7 +272,8 @@ class Planner:
     def _fused(self, group: Group, number: int) -> list[FusedStep]:
         """The kernels of a group: one for the values of its shape, one for each smaller shape that others need."""
         inside = {id(n) for n in group.nodes}
-        ends = [n for n in group.nodes if self._is_needed(n, group)]
+        needed = self._needed(group)
+        ends = [n for n in group.nodes if id(n) in needed]
         by_shape: dict[Any, list[TraceNode]] = {}
         for n in ends:
             rows = group.axes and (id(n) in group.aligned or _is_row(group, n))
@@ -281,21 +287,24 @@ class Planner:
                 layout.broadcast_shapes(*(x.shape for x in leaves)) if not axes and not group.closed else group.shape
             )
             name = f"fused_{number + len(steps)}"
-            aligned = frozenset(id(x) for x in leaves if self._is_aligned_leaf(x, nodes, group)) | group.aligned
+            aligned = frozenset(group.aligned)
+            if aligned:
+                aligned |= {id(x) for x in leaves if self._is_aligned_leaf(x, nodes, group)}
             inside_aligned = aligned if axes else frozenset()
             arguments = self.numbers_as_arguments
             steps.append(FusedStep(name, nodes, leaves, outputs, shape, group.compute, axes, inside_aligned, arguments))
         return steps
 
-    def _is_needed(self, node: TraceNode, group: Group) -> bool:
-        if any(node is x for x in self.outputs):
-            return True
+    def _needed(self, group: Group) -> set[int]:
+        """Which of the group's nodes the outputs and other steps read."""
+        needed = {id(x) for x in self.outputs}
         for n in self.nodes:
-            if any(x is node for x in n.operands):
-                unit = self.unit.get(id(n))
-                if unit is not group and not (isinstance(unit, Group) and unit.closed and self._recomputes(unit, node)):
-                    return True
-        return False
+            unit = self.unit.get(id(n))
+            if unit is not group:
+                fold = unit if isinstance(unit, Group) and unit.closed else None
+                read = [x for x in n.operands if self.unit.get(id(x)) is group]
+                needed |= {id(x) for x in read if fold is None or not self._recomputes(fold, x)}
+        return needed
 
     def _recomputes(self, fold: Group, node: TraceNode) -> bool:
         """Whether a fold computes `node` itself rather than reading it."""
@@ -310,22 +319,19 @@ class Planner:
         leaves: dict[int, TraceNode] = {}
         compute = self.compute[id(outputs[0])]
 
-        def visit(n: TraceNode) -> None:
+        todo = list(reversed(outputs))
+        while todo:
+            n = todo.pop()
             if id(n) in nodes or id(n) in leaves:
-                return
+                continue
             unit = self.unit.get(id(n))
             maps = through and isinstance(unit, Group) and not unit.axes and unit.compute == compute
             if id(n) in inside or n in outputs or (maps and n.op_name not in REDUCE):
-                for x in n.operands:
-                    visit(x)
                 nodes[id(n)] = n
+                todo += reversed(n.operands)
             else:
                 leaves[id(n)] = n
-
-        for n in outputs:
-            visit(n)
-        order = {id(n): i for i, n in enumerate(self.nodes)}
-        return sorted(nodes.values(), key=lambda n: order[id(n)]), list(leaves.values())
+        return [n for n in self.nodes if id(n) in nodes], list(leaves.values())
 
     @staticmethod
     def _is_aligned_leaf(leaf: TraceNode, nodes: Sequence[TraceNode], group: Group) -> bool:

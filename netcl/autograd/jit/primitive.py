@@ -29,6 +29,7 @@ class AutogradPrimitive:
     backward: Callable[[list[str], str, dict[str, Any], str], list[str]]
     arity: int | None = None
     fusible: bool = True
+    row: Primitive | None = None  # of the table that it is: its expressions are one call each
 
 
 def _row(row: Primitive) -> AutogradPrimitive:
@@ -42,7 +43,7 @@ def _row(row: Primitive) -> AutogradPrimitive:
         grads = row.grads or (None,) * len(row.inputs)
         return [f"{function}_D{i}({rest})" if formula else "" for i, formula in enumerate(grads)]
 
-    return AutogradPrimitive(row.name, forward, backward, len(row.inputs))
+    return AutogradPrimitive(row.name, forward, backward, len(row.inputs), row=row)
 
 
 def _with_number(primitive: AutogradPrimitive, name: str, right: bool) -> AutogradPrimitive:

@@ -11,7 +11,7 @@ import numpy as np
 from netcl.autograd.follow import PLAIN
 from netcl.autograd.jit import epilogue
 from netcl.autograd.jit.epilogue import Epilogue
-from netcl.autograd.jit.fused import FusedStep, differentiable
+from netcl.autograd.jit.fused import FusedStep
 from netcl.autograd.jit.plan import CallStep, Planner, changes_state
 from netcl.autograd.jit.trace import Scalar, TraceNode, Untraceable
 from netcl.autograd.node import Node
@@ -244,10 +244,11 @@ def compile_trace(
     """
     outputs: list[TraceNode] = []
     _find_outputs(result, outputs)
-    if any(n.size == 0 for n in nodes):
+    if any(0 in n.shape for n in nodes):
         raise Untraceable("has a tensor without elements")
     inputs = [n for n in nodes if n.op_name == "input"]
-    inputs.sort(key=lambda n: n.source if isinstance(n.source, int) else arguments)
+    places = [n.source if isinstance(n.source, int) else arguments for n in inputs]
+    inputs = [inputs[i] for i in sorted(range(len(inputs)), key=places.__getitem__)]
     slots = {id(n): i for i, n in enumerate([*inputs[:arguments], *captured])}
     first = len(slots)
     steps = _alive(Planner(nodes, outputs, numbers_as_arguments).steps(), outputs)
@@ -312,7 +313,7 @@ def _alive(steps: list[FusedStep | CallStep], outputs: list[TraceNode]) -> list[
 
 
 def _fused(step: FusedStep, slots: dict[int, int]) -> FusedCall:
-    wanted = tuple(differentiable(n) for n in step.outputs)
+    wanted = tuple([n.differentiable for n in step.outputs])
     inputs, outputs = (tuple(slots[id(n)] for n in side) for side in (step.leaves, step.outputs))
     return FusedCall(step, inputs, outputs, wanted, any(wanted))
 

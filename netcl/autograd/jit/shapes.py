@@ -51,7 +51,12 @@ def takes_scalars(name: str) -> bool:
 def signature_of(name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
     """Dtypes of traced operands, and classes of numbers among operands and attributes of a row."""
     given = [attrs[a] for a in TABLE[name].attrs] if name in TABLE else []
-    return tuple(x.dtype if hasattr(x, "op_name") else promotion.kind(name, x) for x in (*operands, *given))
+    return tuple(
+        [
+            x.dtype if hasattr(x, "op_name") else type(x) if type(x) in promotion.NUMBERS else promotion.kind(name, x)
+            for x in (*operands, *given)
+        ]
+    )
 
 
 def compute_type(name: str, operands: Sequence[Any], queue: Queue, attrs: dict[str, Any]) -> tuple[DType, DType]:

@@ -7,7 +7,7 @@ import itertools
 import operator
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,16 +64,18 @@ def _is_ours(module: str | None) -> bool:
     return str(module).startswith(OURS)
 
 
-def functions_of(fn: Any) -> Iterator[types.FunctionType]:
+def functions_of(fn: Any) -> list[types.FunctionType]:
     """The Python functions behind a callable: of a method, a partial, a decorated function."""
     seen: set[int] = set()
+    found = []
     while fn is not None and id(fn) not in seen:
         seen.add(id(fn))
         if isinstance(fn, types.MethodType):
             fn = fn.__func__
         if isinstance(fn, types.FunctionType):
-            yield fn
+            found.append(fn)
         fn = fn.func if isinstance(fn, functools.partial) else getattr(fn, "__wrapped__", None)
+    return found
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -101,10 +103,6 @@ class Binding(NamedTuple):
         else:
             self.space[self.name] = value
 
-    def key(self) -> tuple[int, str | None]:
-        """Equal for equal bindings."""
-        return id(self.space), self.name
-
 
 def _names(code: types.CodeType) -> set[str]:
     """The global names that a function's code, and functions inside it, may read."""
@@ -122,10 +120,10 @@ def _bindings(fn: types.FunctionType) -> list[tuple[Binding, Any]]:
     return [(place, place.read()) for place in places]
 
 
-def data_bindings(fn: Any) -> list[Binding]:
-    """The bindings behind a callable that hold data: no functions, classes and Python modules."""
+def data_bindings(fn: Any) -> list[tuple[Binding, Any]]:
+    """The bindings behind a callable that hold data (no functions, classes and Python modules), and what they hold."""
     return [
-        place
+        (place, content)
         for function in functions_of(fn)
         for place, content in _bindings(function)
         if isinstance(content, Followed) or not (callable(content) or isinstance(content, types.ModuleType))

@@ -216,14 +216,14 @@ class CompiledStep:
 
     def _followed(self, run: Callable[[], Any]) -> tuple[Any, Snapshot, Reached]:
         """What `run` returns, what it depended on, and what it reached."""
-        before = [(place, place.read()) for place in data_bindings(self.fn)]
+        before = data_bindings(self.fn)
         outer, state.reached = state.reached, Reached()
         try:
             result, reached = run(), state.reached
         finally:
             state.reached = outer
-        places = without_changed(before) + [p for f in reached.functions for p in data_bindings(f.fn)]
-        self._places = {place.key(): place for place in places}
+        places = without_changed(before) + [p for f in reached.functions for p, _ in data_bindings(f.fn)]
+        self._places = {(id(place.space), place.name): place for place in places}
         self._known = known_bindings(self._places.values())
         inner = [m for f in reached.functions for m in f.reached()]
         roots = [self.fn, *reached.modules, *reached.functions, *inner]

@@ -18,14 +18,17 @@ from netcl.autograd.follow import Followed, Reached
 from netcl.autograd.jit import shapes
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
+from netcl.core import layout
 from netcl.core.callers import call_site
-from netcl.core.dtypes import DType, is_float
+from netcl.core.dtypes import FLOAT64, DType, is_float
 from netcl.core.errors import NetclError
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape, size_of
 from netcl.core.tensor import Tensor
 from netcl.ops import promotion
 from netcl.ops.product.problem import FROM_RESULT
+
+NUMBERS = (int, float, bool)
 
 
 class Untraceable(NetclError):
@@ -35,10 +38,12 @@ class Untraceable(NetclError):
 class TraceNode:
     """One operation of a trace: its name, inputs (TraceNodes and numbers), result shape and dtype, and attributes.
 
-    `differentiable` is False below `no_grad`, `detach` and for results that are not floats.
+    `operands` are the inputs and attributes that are TraceNodes. `differentiable` is False below `no_grad`, `detach`
+    and for results that are not floats.
     """
 
-    __slots__ = ("attrs", "differentiable", "dtype", "inputs", "op_name", "queue", "shape", "source")
+    __slots__ = ("attrs", "compute", "differentiable", "dtype", "inputs", "op_name", "operands", "queue", "shape",
+                 "source")  # fmt: skip
 
     def __init__(
         self, op_name: str, inputs: Sequence[Any], shape: Shape, dtype: Any, attrs: dict[str, Any] | None = None
@@ -46,6 +51,8 @@ class TraceNode:
         self.op_name, self.inputs, self.shape = op_name, tuple(inputs), tuple(shape)
         self.dtype: DType = np.dtype(dtype)
         self.attrs = dict(attrs or {})
+        self.operands = [x for x in (*self.inputs, *self.attrs.values()) if isinstance(x, TraceNode)]
+        self.compute: DType | None = None  # of a row of the table: the dtype that it computes in
         self.queue: Any = None
         self.source: Any = None  # of an input: the position of the argument, or the captured Node
         self.differentiable = is_float(self.dtype)
@@ -64,11 +71,6 @@ class TraceNode:
     def nbytes(self) -> int:
         """Bytes the elements take."""
         return self.size * self.dtype.itemsize
-
-    @property
-    def operands(self) -> list[TraceNode]:
-        """The inputs and attributes that are TraceNodes."""
-        return [x for x in (*self.inputs, *self.attrs.values()) if isinstance(x, TraceNode)]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -183,22 +185,25 @@ class ReachedByTrace(Reached):
             raise Untraceable(f"changes {type(module).__name__}.{name} at {call_site()}")
 
 
+NOTHING = Reached()  # between traces
+
+
 class TracingContext(threading.local):
     """What is being traced in this thread: `nodes` in the order they were made, while `active`."""
 
     def __init__(self) -> None:
         self.active = False
         self._outer: Reached | None = None
-        self._start()
+        self._start(NOTHING)
 
-    def _start(self) -> None:
+    def _start(self, reached: Reached) -> None:
         self.nodes: list[TraceNode] = []
         self.captured: dict[int, TraceNode] = {}  # by id of a Node or Tensor that the function did not get as argument
         self.queue: Any = None
-        self.reached: Reached = ReachedByTrace()
+        self.reached = reached
 
     def __enter__(self) -> TracingContext:
-        self._start()
+        self._start(ReachedByTrace())
         self.active, state.tracer = True, self
         self._outer, state.reached = state.reached, self.reached
         return self
@@ -206,7 +211,7 @@ class TracingContext(threading.local):
     def __exit__(self, *exc: object) -> None:
         self.active, state.tracer = False, None
         self._outer, state.reached = None, self._outer
-        self._start()  # a trace that is over keeps nothing alive
+        self._start(NOTHING)  # a trace that is over keeps nothing alive
 
     def add_input(self, value: Any, source: Any) -> TraceNode:
         """The symbol of a Node or Tensor."""
@@ -223,10 +228,17 @@ class TracingContext(threading.local):
         """What `apply_op` does while tracing: a symbolic Node for the result, or a tuple of them."""
         if state.autocast is not None:
             args = state.autocast(name, args)
-        operands = [self._operand(name, a) for a in args]
+        operands = [
+            a.value
+            if type(a) is Node and isinstance(a.value, TraceNode) and a.requires_grad == a.value.differentiable
+            else a
+            if type(a) in NUMBERS
+            else self._operand(name, a)
+            for a in args
+        ]
         attrs = {k: self._attribute(name, v) for k, v in attrs.items()}
         if name in TABLE:
-            name, operands, attrs = self._fitted(name, operands, attrs)
+            return self._row(name, operands, attrs)
         if name in _EXPANSIONS and isinstance(operands[0], TraceNode):
             expanded = _EXPANSIONS[name](self, *operands, **attrs)
             if expanded is not None:
@@ -242,15 +254,26 @@ class TracingContext(threading.local):
         symbols = tuple(Node(n, n.differentiable, name) for n in nodes)  # type: ignore[arg-type]  # a value of the trace
         return symbols if many else symbols[0]
 
-    def _fitted(self, name: str, operands: list[Any], attrs: dict[str, Any]) -> tuple[str, list[Any], dict[str, Any]]:
-        """The call of a row as it runs: numbers that fit, and the row that takes the place of this one for bools."""
+    def _row(self, name: str, operands: list[Any], attrs: dict[str, Any]) -> Node:
+        """The result of a row, with numbers that fit, or of the row that takes the place of this one for bools."""
         signature = shapes.signature_of(name, operands, attrs)
-        row, compute, _ = promotion.resolve(name, signature)
+        row, compute, dtype = promotion.resolve(name, signature)
         condition = operands[0]
         if name == "where" and type(condition) is TraceNode and promotion.loses_truth(condition.dtype, compute):
             operands = [self._operand(name, self.record("ne", (condition, 0), {})), *operands[1:]]
         same, fitted, attrs = promotion.fitted(name, signature, operands, attrs)
-        return row.name if same == name else same, list(fitted), attrs
+        if same != name or row.name != name or fitted is not operands:
+            name = row.name if same == name else same
+            compute, dtype = shapes.compute_type(name, fitted, self.queue, attrs)
+        elif compute == FLOAT64:
+            compute, dtype = shapes.compute_type(name, operands, self.queue, attrs)
+        given = [x.shape for x in fitted if type(x) is TraceNode]
+        shape = given[0] if len(given) == 1 else layout.broadcast(name, *given)
+        made = TraceNode(name, fitted, shape, dtype, attrs)
+        made.compute, made.queue = compute, self.queue
+        made.differentiable &= state.enabled and (not made.operands or any(x.differentiable for x in made.operands))
+        self.nodes.append(made)
+        return Node(made, made.differentiable, name)  # type: ignore[arg-type]  # a value of the trace
 
     def _variance(self, x: TraceNode, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Any:
         """A variance over trailing axes as means, so that it fuses; None for others."""

@@ -78,7 +78,7 @@ class Entry:
             return
         self.current = variant
         self._variants.setdefault((variant.looked, variant.values), []).insert(0, variant)
-        while len(self) > VARIANTS:
+        while sum(map(len, self._variants.values())) > VARIANTS:
             where = next(iter(self._variants))
             self._variants[where].pop()
             if not self._variants[where]:
@@ -105,6 +105,8 @@ class Entry:
 
 def evict(entries: dict[Any, Entry], limit: int) -> None:
     """Drop the entries used longest ago if there are more than `limit` variants."""
+    if len(entries) * VARIANTS <= limit:
+        return
     count = sum(max(1, len(e)) for e in entries.values())
     if count <= limit:
         return

@@ -81,7 +81,7 @@ def check(row: Definition) -> None:
     """Raise ValueError unless every formula of `row` means the same in C and in Python."""
     if row.grads and len(row.grads) != len(row.inputs):
         raise ValueError(f"{row.name}: expected {len(row.inputs)} gradients, got {len(row.grads)}.")
-    legal = {*FUNCTIONS, "where", *_definitions, *row.inputs, *row.attrs}
+    legal = {*FUNCTIONS, "where", *DEFINITIONS, *row.inputs, *row.attrs}
     for i, formula in enumerate((row.value, *row.grads)):
         if formula:
             _check_formula(row.name, formula, legal | {"g", "y"} if i else legal)
@@ -94,7 +94,7 @@ def _check_formula(name: str, formula: str, legal: set[str]) -> None:
         if isinstance(n, ast.Compare) and len(n.ops) > 1:
             raise ValueError(f"{name}: a chained comparison differs in C; compare once at a time in {formula!r}.")
         if isinstance(n, ast.Name) and n.id not in legal:
-            choices = sorted(legal - _definitions.keys())
+            choices = sorted(legal - DEFINITIONS.keys())
             raise ValueError(f"{name}: unknown name {n.id!r} in {formula!r}; legal are {choices}.")
         if isinstance(n, ast.Constant) and type(n.value) not in (int, float):
             raise ValueError(f"{name}: expected numbers, got {n.value!r} in {formula!r}.")
@@ -127,7 +127,7 @@ NUMPY: dict[str, Any] = {f: getattr(np, f) for f in FUNCTIONS if hasattr(np, f)}
 NUMPY |= {f: getattr(np, f"arc{f[1:]}") for f in FUNCTIONS if hasattr(np, f"arc{f[1:]}")}
 NUMPY |= {"pow": _pow, "where": _where, "abs": np.abs, **special.NUMPY}
 
-_definitions: dict[str, tuple[tuple[str, ...], str]] = {}  # NAME -> (parameters, formula)
+DEFINITIONS: dict[str, tuple[tuple[str, ...], str]] = {}  # NAME -> (parameters, formula)
 forget: list[Callable[[], Any]] = []  # drop what was made of formulas: caches, plans, programs
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,8 +156,8 @@ def define(row: Definition) -> None:
 
 
 def _define(name: str, parameters: tuple[str, ...], formula: str) -> None:
-    before = _definitions.get(name)
-    _definitions[name] = (parameters, formula)
+    before = DEFINITIONS.get(name)
+    DEFINITIONS[name] = (parameters, formula)
     NUMPY[name] = eval(f"lambda {', '.join(parameters)}: {formula}", NUMPY)
     if before is None:
         preamble.cache_clear()
@@ -167,13 +167,13 @@ def _define(name: str, parameters: tuple[str, ...], formula: str) -> None:
 
 def define_function(name: str, parameters: tuple[str, ...], formula: str) -> None:
     """Make a helper such as MY_OP(a, b) known to both languages; it may call the table's functions (ADD, MUL, ...)."""
-    _check_formula(name, formula, {*FUNCTIONS, "where", *_definitions, *parameters})
+    _check_formula(name, formula, {*FUNCTIONS, "where", *DEFINITIONS, *parameters})
     _define(name, parameters, formula)
 
 
 def definition(name: str) -> tuple[tuple[str, ...], str] | None:
     """Parameters and formula of a function such as MUL or RELU_D0; None when nobody defined it."""
-    return _definitions.get(name)
+    return DEFINITIONS.get(name)
 
 
 def calls(name: str) -> frozenset[str]:
@@ -181,17 +181,17 @@ def calls(name: str) -> frozenset[str]:
     found: set[str] = set()
     todo = [name]
     while todo:
-        words = names(_definitions[word][1]) if (word := todo.pop()) in _definitions else frozenset()
+        words = names(DEFINITIONS[word][1]) if (word := todo.pop()) in DEFINITIONS else frozenset()
         found |= words & FUNCTIONS.keys()
-        todo += words & _definitions.keys()
+        todo += words & DEFINITIONS.keys()
     return frozenset(found)
 
 
 def needs_floats(name: str) -> bool:
     """Whether a function divides, holds a fraction, or calls what only floats have, itself or through others."""
-    if name not in _definitions:
+    if name not in DEFINITIONS:
         return name in FUNCTIONS and name not in _OF_INTEGERS
-    for n in ast.walk(ast.parse(_definitions[name][1], mode="eval")):
+    for n in ast.walk(ast.parse(DEFINITIONS[name][1], mode="eval")):
         if isinstance(n, ast.Div) or (isinstance(n, ast.Constant) and isinstance(n.value, float) and n.value % 1):
             return True
         if isinstance(n, ast.Name) and n.id != name and needs_floats(n.id):
@@ -292,7 +292,7 @@ def preamble(used: frozenset[str] | None, element: str, width: int, on_cpu: bool
     without `doubles`, sin, cos and tan, which reduce their argument in double precision, stay builtins.
     """
     if used is None:
-        used = frozenset(w for w in _definitions if element not in FLOATING or not _is_of_bits(w))
+        used = frozenset(w for w in DEFINITIONS if element not in FLOATING or not _is_of_bits(w))
     maths = _maths(element, width, on_cpu, doubles)
     order: dict[str, str] = {}  # what is called stands before what calls it
     waiting: dict[str, str] = {}
@@ -304,8 +304,8 @@ def preamble(used: frozenset[str] | None, element: str, width: int, on_cpu: bool
         elif word not in order and word in maths:
             waiting[word] = maths[word]
             todo += [word, *[w for w in reversed(_WORD.findall(waiting[word])) if w != word]]
-        elif word not in order and word in _definitions:
-            parameters, formula = _definitions[word]
+        elif word not in order and word in DEFINITIONS:
+            parameters, formula = DEFINITIONS[word]
             body = to_c(formula, element)
             arguments = ", ".join([f"T {p}" for p in parameters])
             value = body if _WORD.search(body) else f"(T)({body})"  # a number is as wide as its result
@@ -331,8 +331,8 @@ forget.append(preamble.cache_clear)
 
 def _is_of_bits(name: str) -> bool:
     """Whether a function uses operators on bits, itself or through others."""
-    if name not in _definitions:
+    if name not in DEFINITIONS:
         return name in _SHIFTS
-    formula = _definitions[name][1]
+    formula = DEFINITIONS[name][1]
     own = any(isinstance(n, _BITS) for n in ast.walk(ast.parse(formula, mode="eval")))
     return own or any(_is_of_bits(word) for word in names(formula))
