@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from netcl.autograd.node import Node, Operand, Value
+from netcl.autograd.node import Node, Operand, Value, tensor
 from netcl.autograd.op import apply_many, apply_one
 from netcl.core import layout
 from netcl.core.dtypes import is_float
@@ -20,6 +20,7 @@ from netcl.core.tensor import Tensor
 from netcl.ops import promotion
 from netcl.ops.create.random import Generator
 from netcl.ops.elementwise import channels_of
+from netcl.ops.index import nd
 from netcl.ops.index.find import along, check_fill
 from netcl.ops.movement import as_widths, check_repeats, chunk_size, padding_of, tiling_of
 
@@ -31,17 +32,22 @@ __all__ = [
     "conv2d_silu",
     "dropout",
     "flatten",
+    "gather_nd",
     "gelu",
     "global_avg_pool2d",
+    "index_put",
     "linear_gelu",
     "linear_relu",
     "linear_silu",
     "masked_fill",
+    "masked_scatter",
     "nan_to_num",
     "pad",
     "pow",
     "prelu",
     "repeat",
+    "repeat_interleave",
+    "scatter_nd",
     "sort",
     "take_along_dim",
     "tile",
@@ -315,3 +321,48 @@ def take_along_dim(x: Value, indices: Value, axis: int | None = None) -> Node:
         return apply_one("gather", flat, _reshape(indices, layout.size_of(places)), axis=0)
     seen, places = along(shape, places, axis)
     return apply_one("gather", _expand(x, *seen), _expand(indices, *places), axis=axis)
+
+
+# -- positions along several axes --------------------------------------------------------------------------------------
+
+
+def gather_nd(x: Value, indices: Value, batch_dims: int = 0) -> Node:
+    """Slices of `x` by positions along its first axes: y[i..] = x[tuple(indices[i..])], see `ops.gather_nd`."""
+    x, indices = _nodes("gather_nd", x, indices)
+    found: Node = nd.gather_nd(x, indices, batch_dims)
+    return found
+
+
+def scatter_nd(x: Value, indices: Value, updates: Value, reduction: str = "none") -> Node:
+    """`x` with slices put, or combined, by positions along its first axes: see `ops.scatter_nd`."""
+    x, indices, updates = _nodes("scatter_nd", x, indices, updates)
+    found: Node = nd.scatter_nd(x, indices, updates, reduction)
+    return found
+
+
+def index_put(x: Value, indices: Sequence[Value], values: Operand, accumulate: bool = False) -> Node:
+    """A copy of `x` with x[indices] = values, or += where it accumulates: see `ops.index_put`."""
+    several = [indices] if hasattr(indices, "shape") else indices
+    places: Any = _nodes("index_put", *several)
+    given: Any = _nodes("index_put", values)[0] if hasattr(values, "shape") else values
+    found: Node = nd.index_put(_nodes("index_put", x)[0], places, given, accumulate)
+    return found
+
+
+def masked_scatter(x: Value, mask: Value, source: Value) -> Node:
+    """`x` where `mask` (bool) is false, else the next element of `source`: see `ops.masked_scatter`."""
+    found: Node = nd.masked_scatter(*_nodes("masked_scatter", x, mask, source))
+    return found
+
+
+def repeat_interleave(x: Value, repeats: Any, axis: int | None = None, output_size: int | None = None) -> Node:
+    """Each element `repeats` times (a number, or a tensor of one each) in place along `axis`; see ops."""
+    found: Node = nd.repeat_interleave(_nodes("repeat_interleave", x)[0], repeats, axis, output_size)
+    return found
+
+
+def _nodes(where: str, *values: Any) -> list[Node]:
+    """Tensors as nodes. Raises DTypeError for what is neither."""
+    for x in values:
+        _shape_of(where, x)
+    return [tensor(x) if isinstance(x, Tensor) else x for x in values]

@@ -593,6 +593,55 @@ class Methods:
         """
         return self._operations["hard_tanh"](self)
 
+    def reshape(self, *shape: Any) -> Self:
+        """The elements in row-major order as `shape` (one length may be -1); copies only when strides demand it."""
+        return self._operations["reshape"](self, *shape)
+
+    def permute(self, *axes: Any) -> Self:
+        """The axes in the given order, as NumPy's transpose(axes); without arguments they are reversed."""
+        return self._operations["permute"](self, *axes)
+
+    def expand(self, *shape: Any) -> Self:
+        """Axes of length one repeated to `shape` without a copy; -1 keeps a length."""
+        return self._operations["expand"](self, *shape)
+
+    def squeeze(self, axis: Any = None) -> Self:
+        """Without the axes of length one (all of them, or those named; a named axis must have length one)."""
+        return self._operations["squeeze"](self, axis)
+
+    def unsqueeze(self, axis: int) -> Self:
+        """With a new axis of length one before `axis`."""
+        return self._operations["unsqueeze"](self, axis)
+
+    def __getitem__(self, key: Any) -> Self:
+        return self._operations["getitem"](self, key)
+
+    def astype(self, dtype: Any) -> Self:
+        """The values as `dtype`; itself when it already is. Floats go to integers by truncation, as in NumPy."""
+        return self._operations["astype"](self, dtype)
+
+    def to(self, queue: Any) -> Self:
+        """`x` on another device (a queue, a handle, a device's name), or as another dtype; the gradient travels
+        back.
+        """
+        return self._operations["to"](self, queue)
+
+    def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
+        """Views of consecutive parts along `axis`: parts of the given size (the last may be shorter) or of given
+        sizes.
+        """
+        return self._several["split"](self, sizes, axis)
+
+    def flip(self, axis: Any = None) -> Self:
+        """A copy reversed along `axis` (an axis, several, or all)."""
+        return self._operations["flip"](self, axis)
+
+    def roll(self, shift: int | Sequence[int], axis: Any = None) -> Self:
+        """A copy moved by `shift` along `axis`, what falls off the end coming back at the start; without an axis,
+        flat.
+        """
+        return self._operations["roll"](self, shift, axis)
+
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Self:
         """Sum over `axis` (all axes when None), float32 in blocks; integers and booleans give int64."""
         return self._operations["sum"](self, axis, keepdims)
@@ -697,6 +746,16 @@ class Methods:
         """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
         return self._operations["argsort"](self, axis, descending)
 
+    def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
+        """How many elements of `x` lie in each of `bins` of one width from `min` to `max`, in the dtype of x."""
+        return self._operations["histc"](self, bins, min, max)
+
+    def unique(
+        self, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None
+    ) -> Self:
+        """The different elements of `x` in rising order; with an axis, its different slices in that order."""
+        return self._operations["unique"](self, sorted, return_inverse, return_counts, axis)
+
     def nonzero(self) -> Self:
         """The positions of the elements that are not zero, in row-major order: int64 (count, axes of x). NaN is not
         zero.
@@ -706,55 +765,6 @@ class Methods:
     def argwhere(self) -> Self:
         """`nonzero` by its name in NumPy."""
         return self._operations["argwhere"](self)
-
-    def reshape(self, *shape: Any) -> Self:
-        """The elements in row-major order as `shape` (one length may be -1); copies only when strides demand it."""
-        return self._operations["reshape"](self, *shape)
-
-    def permute(self, *axes: Any) -> Self:
-        """The axes in the given order, as NumPy's transpose(axes); without arguments they are reversed."""
-        return self._operations["permute"](self, *axes)
-
-    def expand(self, *shape: Any) -> Self:
-        """Axes of length one repeated to `shape` without a copy; -1 keeps a length."""
-        return self._operations["expand"](self, *shape)
-
-    def squeeze(self, axis: Any = None) -> Self:
-        """Without the axes of length one (all of them, or those named; a named axis must have length one)."""
-        return self._operations["squeeze"](self, axis)
-
-    def unsqueeze(self, axis: int) -> Self:
-        """With a new axis of length one before `axis`."""
-        return self._operations["unsqueeze"](self, axis)
-
-    def __getitem__(self, key: Any) -> Self:
-        return self._operations["getitem"](self, key)
-
-    def astype(self, dtype: Any) -> Self:
-        """The values as `dtype`; itself when it already is. Floats go to integers by truncation, as in NumPy."""
-        return self._operations["astype"](self, dtype)
-
-    def to(self, queue: Any) -> Self:
-        """`x` on another device (a queue, a handle, a device's name), or as another dtype; the gradient travels
-        back.
-        """
-        return self._operations["to"](self, queue)
-
-    def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
-        """Views of consecutive parts along `axis`: parts of the given size (the last may be shorter) or of given
-        sizes.
-        """
-        return self._several["split"](self, sizes, axis)
-
-    def flip(self, axis: Any = None) -> Self:
-        """A copy reversed along `axis` (an axis, several, or all)."""
-        return self._operations["flip"](self, axis)
-
-    def roll(self, shift: int | Sequence[int], axis: Any = None) -> Self:
-        """A copy moved by `shift` along `axis`, what falls off the end coming back at the start; without an axis,
-        flat.
-        """
-        return self._operations["roll"](self, shift, axis)
 
     def softmax(self, axis: int = -1) -> Self:
         """exp(x) / sum(exp(x)) along `axis`, with the maximum taken out first so that nothing overflows."""
@@ -775,24 +785,6 @@ class Methods:
     def __rmatmul__(self, other: Any) -> Self:
         known = isinstance(other, self._operands)
         return self._operations["matmul"](other, self) if known else self._refuse("matmul", other)
-
-    def sort(self, axis: int = -1, descending: bool = False) -> Self:
-        """`x` sorted along `axis`, NaN last in either direction."""
-        return self._operations["sort"](self, axis, descending)
-
-    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, ...]:
-        """The `k` largest (or smallest) elements along `axis` in order, and their positions (int64)."""
-        return self._several["topk"](self, k, axis, largest)
-
-    def masked_fill(self, mask: Any, value: Any) -> Self:
-        """`value` where `mask` (bool) is true, else `x`, in the dtype of x. All broadcast; the value is a number
-        or a tensor.
-        """
-        return self._operations["masked_fill"](self, mask, value)
-
-    def take_along_dim(self, indices: Any, axis: int | None = None) -> Self:
-        """Elements of `x` along `axis`, one per element of `indices`: `gather` where the other axes broadcast."""
-        return self._operations["take_along_dim"](self, indices, axis)
 
     def flatten(self, start_axis: int = 0) -> Self:
         """Axes from `start_axis` on merged into one."""
@@ -815,3 +807,39 @@ class Methods:
     def tile(self, repeats: int | Sequence[int]) -> Self:
         """The whole tensor `repeats[i]` times along axis i (NumPy's tile)."""
         return self._operations["tile"](self, repeats)
+
+    def index_put(self, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Self:
+        """A copy of `x` with x[indices] = values, or += where it accumulates: `indices` is a tensor for each leading
+        axis.
+        """
+        return self._operations["index_put"](self, indices, values, accumulate)
+
+    def masked_scatter(self, mask: Any, source: Any) -> Self:
+        """`x` where `mask` (bool) is false, else the next element of `source`, in row-major order; x and mask
+        broadcast.
+        """
+        return self._operations["masked_scatter"](self, mask, source)
+
+    def repeat_interleave(self, repeats: Any, axis: int | None = None, output_size: int | None = None) -> Self:
+        """Each element `repeats` times in place along `axis`; without one x is flattened. `repeats`: a number, or
+        one each.
+        """
+        return self._operations["repeat_interleave"](self, repeats, axis, output_size)
+
+    def sort(self, axis: int = -1, descending: bool = False) -> Self:
+        """`x` sorted along `axis`, NaN last in either direction."""
+        return self._operations["sort"](self, axis, descending)
+
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, ...]:
+        """The `k` largest (or smallest) elements along `axis` in order, and their positions (int64)."""
+        return self._several["topk"](self, k, axis, largest)
+
+    def masked_fill(self, mask: Any, value: Any) -> Self:
+        """`value` where `mask` (bool) is true, else `x`, in the dtype of x. All broadcast; the value is a number
+        or a tensor.
+        """
+        return self._operations["masked_fill"](self, mask, value)
+
+    def take_along_dim(self, indices: Any, axis: int | None = None) -> Self:
+        """Elements of `x` along `axis`, one per element of `indices`: `gather` where the other axes broadcast."""
+        return self._operations["take_along_dim"](self, indices, axis)

@@ -90,11 +90,14 @@ from netcl.ops.guard import guard, guarded
 from netcl.ops.index import advanced as _advanced  # noqa: F401  (indexing of tensors by arrays)
 from netcl.ops.index import records as _index  # noqa: F401  (declares records, as the next does)
 from netcl.ops.index.combine import scatter_reduce
+from netcl.ops.index.counts import bincount, histc, histogram, unique
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
+from netcl.ops.index.nd import gather_nd, index_put, masked_scatter, ravel_index, repeat_interleave, scatter_nd
 from netcl.ops.index.pick import embedding, gather, index_select, isin, masked_select, one_hot, take
-from netcl.ops.index.place import bincount, index_add, index_copy, scatter
+from netcl.ops.index.place import index_add, index_copy, scatter
 from netcl.ops.index.scan import cumsum
 from netcl.ops.index.scatter import scatter_add
+from netcl.ops.index.search import bucketize, searchsorted
 from netcl.ops.index.sort import argsort, sort, topk
 from netcl.ops.losses.loss import (
     binary_cross_entropy,
@@ -167,6 +170,7 @@ from netcl.ops.special import (
 )
 
 OPERATIONS.update(methods(), contiguous=contiguous, copy=copy, cast=cast, assign=assign, fill=fill)
+OPERATIONS.update(concat=concat, ravel_index=ravel_index, searchsorted=searchsorted, stack=stack, where=where)
 
 __all__ = [
     "Generator",
@@ -198,6 +202,7 @@ __all__ = [
     "bitwise_not",
     "bitwise_or",
     "bitwise_xor",
+    "bucketize",
     "cast",
     "ceil",
     "celu",
@@ -232,6 +237,7 @@ __all__ = [
     "force",
     "frac",
     "gather",
+    "gather_nd",
     "ge",
     "gelu",
     "gemm",
@@ -241,10 +247,13 @@ __all__ = [
     "hard_tanh",
     "hardshrink",
     "hinge_loss",
+    "histc",
+    "histogram",
     "huber_loss",
     "hypot",
     "index_add",
     "index_copy",
+    "index_put",
     "index_select",
     "isfinite",
     "isin",
@@ -274,6 +283,7 @@ __all__ = [
     "logsumexp",
     "lt",
     "masked_fill",
+    "masked_scatter",
     "masked_select",
     "matmul",
     "max",
@@ -300,6 +310,7 @@ __all__ = [
     "prod",
     "rad2deg",
     "randint",
+    "ravel_index",
     "reciprocal",
     "reduce",
     "reduce_mean",
@@ -307,13 +318,16 @@ __all__ = [
     "relu",
     "remainder",
     "repeat",
+    "repeat_interleave",
     "right_shift",
     "roll",
     "round",
     "rsqrt",
     "scatter",
     "scatter_add",
+    "scatter_nd",
     "scatter_reduce",
+    "searchsorted",
     "seed",
     "selu",
     "sigmoid",
@@ -348,6 +362,7 @@ __all__ = [
     "trunc",
     "trunc_divide",
     "uniform",
+    "unique",
     "var",
     "where",
     "xlogy",

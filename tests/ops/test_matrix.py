@@ -96,6 +96,21 @@ def numpy_put(x, index, src):
     return y
 
 
+def numpy_search(a, values):
+    return np.stack([np.searchsorted(np.sort(r), v) for r, v in zip(a, values, strict=True)])
+
+
+def numpy_masked_scatter(x, mask, source):
+    y = np.array(x)
+    y[mask] = source.reshape(-1)[: mask.sum()]
+    return y
+
+
+def masked_pairs(rng, dtype, layout):
+    x, m, s = (draw(rng, shaped((5, 7), layout), t) for t in (dtype, "bool", dtype))
+    return [x, m, s]
+
+
 def numpy_topk(a):
     order = np.argsort(-wide_numbers(a), axis=1, kind="stable")[:, :1]
     return np.take_along_axis(a, order, 1), order
@@ -274,6 +289,30 @@ ROWS_OF_OPS = [
         lambda i: (np.bincount(i), np.bincount(i, minlength=9)), of_shapes((35,), domain=(0.0, 5.0)),
         floats("bincount", "int32 or int64 indices", [t for t in DTYPES if t not in ("int32", "int64")]),
         result="index"),
+    Row("unique", lambda x: ag.unique(x, return_inverse=True, return_counts=True),
+        lambda a: np.unique(a, return_inverse=True, return_counts=True), result=("same", "index", "index")),
+    Row("histogram", lambda x: ag.histogram(x, 4, (-1.0, 1.5))[0],
+        lambda a: np.histogram(a.astype(np.float64), 4, (-1.0, 1.5))[0], result="index"),
+    Row("histc", lambda x: ag.histc(x, 4, -1.0, 1.5), lambda a: np.histogram(a.astype(np.float64), 4, (-1.0, 1.5))[0],
+        refuses={"bool": "histc: expected numbers, got bool"}),
+    Row("searchsorted", lambda x, v: ag.searchsorted(ag.sort(x), v), numpy_search, of_shapes((5, 7), (5, 7)),
+        result="index", layouts=LAYOUTS[:3]),
+    Row("bucketize", lambda x, b: ag.bucketize(x, ag.sort(b), True),
+        lambda x, b: np.searchsorted(np.sort(b), x, "right"), of_shapes((5, 7), (6,)), result="index"),
+    Row("ravel_index", lambda i: ag.ravel_index(i, (6,) * i.shape[1]),
+        lambda i: np.ravel_multi_index(tuple(np.moveaxis(i, 1, 0)), (6,) * i.shape[1]),
+        of_shapes((5, 7), domain=(0.0, 5.0)),
+        floats("ravel_index", "int32 or int64 indices", [t for t in DTYPES if t not in ("int32", "int64")]),
+        result="index", layouts=LAYOUTS[:3]),
+    Row("gather_nd", lambda x, i: ag.gather_nd(x, i[:, :2]), lambda a, i: a[i[:, 0], i[:, 1]],
+        and_index((5, 7), (6, 2)), layouts=LAYOUTS[:3]),
+    Row("scatter_nd", lambda x, s, i: ag.scatter_nd(x, i[:, :1], s), lambda x, s, i: numpy_put(x, i[:, 0], s),
+        and_index((5, 7), (5, 7), (5, 7)), layouts=LAYOUTS[:3]),
+    Row("index_put", lambda x, s, i: ag.index_put(x, (i[:, 0],), s), lambda x, s, i: numpy_put(x, i[:, 0], s),
+        and_index((5, 7), (5, 7), (5, 7)), layouts=LAYOUTS[:3]),
+    Row("masked_scatter", ag.masked_scatter, numpy_masked_scatter, masked_pairs),
+    Row("repeat_interleave", lambda x, i: ag.repeat_interleave(x, i, 0), lambda a, i: np.repeat(a, i, 0),
+        and_index((5, 7), (5,)), layouts=LAYOUTS[:3]),
     Row("one_hot", lambda i: ag.one_hot(i, 7), lambda i: np.eye(7)[i], of_shapes((5, 7), domain=(0.0, 5.0)),
         floats("one_hot", "int32 or int64 indices", [t for t in DTYPES if t not in ("int32", "int64")]),
         result="float32"),

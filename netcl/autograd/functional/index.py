@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from netcl.autograd.node import Node, Value
-from netcl.autograd.op import apply_one
+from netcl.autograd.op import apply_many, apply_one
 
 __all__ = [
     "argsort",
     "argwhere",
     "bincount",
+    "bucketize",
     "cumsum",
     "embedding",
     "gather",
+    "histc",
+    "histogram",
     "index_add",
     "index_copy",
     "index_select",
@@ -21,12 +25,15 @@ __all__ = [
     "masked_select",
     "nonzero",
     "one_hot",
+    "ravel_index",
     "scatter",
     "scatter_add",
     "scatter_reduce",
+    "searchsorted",
     "take",
     "tril",
     "triu",
+    "unique",
 ]
 
 
@@ -167,6 +174,88 @@ def bincount(x: Value, weights: Value | None = None, minlength: int = 0) -> Node
     return apply_one(
         "bincount", x, weights=weights.value if isinstance(weights, Node) else weights, minlength=minlength
     )
+
+
+def histogram(
+    x: Value,
+    bins: int | Value = 10,
+    range: tuple[float, float] | None = None,
+    weights: Value | None = None,
+    density: bool = False,
+) -> tuple[Node, ...]:
+    """How many elements of `x` lie in each bin, and the edges of the bins (as NumPy's histogram).
+
+    Bin i holds edges[i] <= x < edges[i + 1], the last one its upper edge as well; what lies outside, and NaN, is left
+    out. `bins` is a number of bins of one width over `range`, by default from the smallest element to the largest (then
+    a device waits for them); or rising edges (n + 1,). The counts are int64, or sums of the `weights` (of the shape of
+    x) in their dtype; with `density` shares per width of the bin, whose integral is 1.
+    Raises ShapeError, ValueError for a range that is not finite or falls.
+    """
+    operands = (x,) if bins is None else (x, bins)
+    return apply_many(
+        "histogram",
+        *operands,
+        range=range,
+        weights=weights.value if isinstance(weights, Node) else weights,
+        density=density,
+    )
+
+
+def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Node:
+    """How many elements of `x` lie in each of `bins` of one width from `min` to `max`, in the dtype of x.
+
+    From the smallest element to the largest where min and max are equal. What lies outside, and NaN, is left out.
+    """
+    return apply_one("histc", x, bins=bins, min=min, max=max)
+
+
+def unique(
+    x: Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None
+) -> Node:
+    """The different elements of `x` in rising order; with an axis, its different slices in that order.
+
+    Alone, or a tuple with: the position of each element (or slice) among them (int64, of the shape of x, or one axis),
+    and how often each occurs (int64). Every NaN differs from all others, and comes last; -0 equals 0. `sorted` changes
+    nothing: they are found by sorting. Their number depends on the data: on a device this waits for the queue.
+    """
+    return apply_one("unique", x, sorted=sorted, return_inverse=return_inverse, return_counts=return_counts, axis=axis)
+
+
+def searchsorted(
+    sorted: Value, values: Value, right: bool = False, sorter: Value | None = None, side: str | None = None
+) -> Node:
+    """How many elements of a sorted row come before each value (int64): where it belongs, before equal ones.
+
+    After equal ones with `right` (or side="right"). NaN comes after everything. `sorter` (int64, of the shape of
+    `sorted`) gives the order of a row that is not sorted, as argsort does.
+    Shapes: sorted (n,) and values of any shape; or sorted (..., n) and values (..., m), row by row. The result has the
+    shape of the values. Dtypes promote as in NumPy. Raises ShapeError, ValueError for another side.
+    """
+    return apply_one(
+        "searchsorted",
+        sorted,
+        values,
+        right=right,
+        sorter=sorter.value if isinstance(sorter, Node) else sorter,
+        side=side,
+    )
+
+
+def bucketize(x: Value, boundaries: Value, right: bool = False) -> Node:
+    """The number of the bucket between sorted `boundaries` (n,) that each element of `x` lies in, 0 to n (int64).
+
+    boundaries[i - 1] < x <= boundaries[i], or with `right` boundaries[i - 1] <= x < boundaries[i]. NaN lies behind all.
+    """
+    return apply_one("bucketize", x, boundaries, right=right)
+
+
+def ravel_index(index: Value, dims: Sequence[int], where: str = "ravel_index") -> Node:
+    """Positions in an array of lengths `dims`, flattened, from positions along each of its axes (int64).
+
+    Shapes: index (..., len(dims)) of int32 or int64 -> (...). Negative ones count from the end of their axis. Raises
+    IndexOutOfRange, under the name `where`, DTypeError, ShapeError.
+    """
+    return apply_one("ravel_index", index, dims=dims, where=where)
 
 
 def nonzero(x: Value) -> Node:

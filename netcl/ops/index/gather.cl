@@ -6,6 +6,7 @@
 //   FORM 1 one_hot: out[r, index[r]] = one; out holds zeros before
 //   FORM 2 select:  out[count[i] - 1] = x[i] where mask[i], count being the running count of the mask
 //   FORM 3 places:  out[count[i] - 1, axis] = i / inner % n where mask[i]: the positions along one of the `axes`
+//   FORM 4 ravel:   out[r] = the position in an array of `lengths`, flattened, that index (rows, axes) names along axes
 // Launch: on CPU devices (PLAIN) an item takes `step` rows (gather: of `chunk` columns); else one element (or row).
 
 #if FORM == 0
@@ -70,6 +71,24 @@ __kernel void select_marked(__global const U* restrict x, __global const uchar* 
     I i = (I)get_global_id(0) * step;
     for (const I end = LEAST(i + step, size); i < end; i++)
         if (mask[omask + i]) out[count[i] - 1] = x[ox + i];
+}
+
+#elif FORM == 4
+__kernel void ravel(__global const INDEX* restrict index, __global const long* restrict lengths,
+                    __global U* restrict out, I oindex, int code, __global int* flag, I i_r, I i_k, I rows, I axes,
+                    I step) {
+    I r = (I)get_global_id(0) * step;
+    for (const I end = LEAST(r + step, rows); r < end; r++) {
+        long at = 0;
+        for (I k = 0; k < axes; k++) {
+            const long n = lengths[k], low = -n;
+            const INDEX v = index[oindex + r * i_r + k * i_k];
+            const bool good = v >= low && v < n;
+            if (!good) bad_index(flag, code, v, LIMIT);
+            at = at * n + (good ? (v < 0 ? v + n : v) : 0);
+        }
+        out[r] = (U)at;
+    }
 }
 
 #else

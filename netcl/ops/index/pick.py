@@ -32,7 +32,7 @@ from netcl.kernels.program import Program, program
 from netcl.ops.elementwise import contiguous
 from netcl.ops.index.scan import count_marked
 
-GATHER, ONE_HOT, SELECT, PLACES = range(4)  # FORM in gather.cl
+GATHER, ONE_HOT, SELECT, PLACES, RAVEL = range(5)  # FORM in gather.cl
 EXACT = START | 15  # of an offset, what decides in which units elements are moved, and as in START
 BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong", 16: "uint4"}  # C types by size
 _ISIN = Chain("netcl_isin", ("v0", "v1"), (), (("y", "EQ", ("v0", "v1")),), ("y",))
@@ -305,4 +305,4 @@ def _source(kernel: int, bits: str, index: DType, wide: bool, on_cpu: bool, per:
 def gather_program(queue: Queue, kernel: int, size: int, index: DType, wide: bool, per: int = 1) -> Program:
     """A kernel of gather.cl for elements of `size` bytes, `per` of which are moved at once."""
     source = _source(kernel, BITS[size], index, wide, profile_of(queue).kind == "cpu", per)
-    return program(queue, source, ("gather", "one_hot", "select_marked", "mark_places")[kernel], ("-w",))
+    return program(queue, source, ("gather", "one_hot", "select_marked", "mark_places", "ravel")[kernel], ("-w",))

@@ -8,14 +8,12 @@ from typing import Any
 from netcl.core import layout
 from netcl.core.dtypes import BOOL, INT64
 from netcl.core.errors import DTypeError, ShapeError
-from netcl.core.live import sized_by_data
 from netcl.core.tensor import Tensor, same_queue
 from netcl.ops.create.factories import arange
 from netcl.ops.elementwise import assign, copy, eq, mul, where
 from netcl.ops.index.pick import check_gathered, check_index_dtype, gather, take_as, three
 from netcl.ops.index.scatter import PUT, Addition, added, region_of
 from netcl.ops.product.op import promote
-from netcl.ops.reduction import reduce
 
 
 def scatter(x: Tensor, index: Tensor, src: Tensor, axis: int) -> Tensor:
@@ -65,29 +63,6 @@ def index_add(x: Tensor, index: Tensor, src: Tensor, axis: int = 0, alpha: float
     if x.dtype == BOOL:
         raise DTypeError("index_add: expected numbers, got bool; convert with astype.")
     return added(Addition("index_add", x.shape, axis, index.reshape(1, -1, 1), three(src, axis), x=x))
-
-
-def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each position occurs in `x` (one axis, int32 or int64), or the sum of its `weights`.
-
-    The result has max(x) + 1 elements, at least `minlength`, and the dtype of the weights, int64 without. Its length
-    depends on the data: on a device this waits for the queue to read the largest. Raises IndexOutOfRange for negative
-    ones, ShapeError, DTypeError.
-    """
-    given = (x,) if weights is None else (x, weights)
-    same_queue("bincount", *given)
-    check_index_dtype("bincount", x)
-    if x.ndim != 1 or given[-1].shape != x.shape:
-        raise ShapeError(f"bincount: expected x, and weights, of one axis and length, got {[t.shape for t in given]}.")
-    if weights is not None and weights.dtype == BOOL:
-        raise DTypeError("bincount: expected weights that are numbers, got bool; convert with astype.")
-    length = layout.as_int("bincount", minlength, "minlength", 0)
-    src = Tensor.ones(x.queue, x.shape, INT64) if weights is None else weights
-    if x.size == 0:
-        return Tensor.zeros(x.queue, (length,), src.dtype)
-    sized_by_data("bincount", "add ones up by index_add on a tensor of fixed length")
-    length = max(length, int(reduce(x, "max").item()) + 1, 1)
-    return added(Addition("bincount", (length,), 0, x.reshape(1, -1, 1), three(src, 0), strict=True))
 
 
 def _check_slices(name: str, x: Tensor, index: Tensor, src: Tensor, axis: int) -> int:

@@ -12,9 +12,12 @@ from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.index import pick, scan, scatter
 from netcl.ops.index.combine import scatter_reduce, scatter_reduce_grad
+from netcl.ops.index.counts import bincount, histc, histogram, unique
 from netcl.ops.index.find import argwhere, masked_fill, nonzero, take_along_dim
-from netcl.ops.index.place import bincount, index_add, index_add_grad, index_copy, index_copy_grad, scatter_grad
+from netcl.ops.index.nd import gather_nd, index_put, masked_scatter, ravel_index, repeat_interleave, scatter_nd
+from netcl.ops.index.place import index_add, index_add_grad, index_copy, index_copy_grad, scatter_grad
 from netcl.ops.index.place import scatter as put
+from netcl.ops.index.search import bucketize, check_rows, searchsorted
 from netcl.ops.index.sort import argsort, sort, topk
 from netcl.ops.record import FLOAT, INDICES, NUMBERS, Facts, Op, alike, compose, register
 
@@ -73,6 +76,17 @@ def _counted(name: str) -> Callable[..., Facts]:
     return refuse
 
 
+def _histc_facts(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Facts:
+    if min == max:
+        raise NetclError("the bins of histc depend on the data")
+    return (bins,), x.dtype
+
+
+def _searched(sorted: Any, values: Any, *_: Any, **__: Any) -> Facts:
+    check_rows("searchsorted", sorted.shape, values.shape)
+    return values.shape, INT64
+
+
 def _summed(x: Any, axis: Any = None) -> Facts:
     return (x.size,) if axis is None else x.shape, x.dtype if is_float(x.dtype) else INT64
 
@@ -104,10 +118,21 @@ for _op in (
     Op("argsort", argsort, shape=lambda x, axis=-1, descending=False: (x.shape, INT64), array_api="argsort",
        methods=("argsort",)),
     Op("bincount", bincount, shape=_counted("bincount"), constants=("weights",), dtypes=INDICES),
+    Op("histogram", histogram, shape=_counted("histogram"), constants=("weights",)),
+    Op("histc", histc, shape=_histc_facts, dtypes=NUMBERS, methods=("histc",)),
+    Op("unique", unique, shape=_counted("unique"), methods=("unique",), onnx="Unique", array_api="unique_values"),
+    Op("searchsorted", searchsorted, shape=_searched, constants=("sorter",), array_api="searchsorted"),
+    Op("bucketize", bucketize, shape=lambda x, boundaries, right=False: (x.shape, INT64)),
+    Op("ravel_index", ravel_index, shape=lambda index, dims, where="": (index.shape[:-1], INT64), dtypes=INDICES),
     Op("nonzero", nonzero, shape=_counted("nonzero"), methods=("nonzero",)),
     Op("argwhere", argwhere, shape=_counted("argwhere"), methods=("argwhere",)),
 ):  # fmt: skip
     register(_op)
+compose(Op("gather_nd", gather_nd, onnx="GatherND"))
+compose(Op("scatter_nd", scatter_nd, onnx="ScatterND"))
+compose(Op("index_put", index_put, methods=("index_put",)))
+compose(Op("masked_scatter", masked_scatter, methods=("masked_scatter",)))
+compose(Op("repeat_interleave", repeat_interleave, methods=("repeat_interleave",), array_api="repeat"))
 compose(Op("sort", sort, methods=("sort",), array_api="sort"))
 compose(Op("topk", topk, methods=("topk",), onnx="TopK"))
 compose(Op("masked_fill", masked_fill, methods=("masked_fill",)))
