@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 
 from netcl.core.tensor import Tensor
-from netcl.ops.attend.op import attention, attention_grad
+from netcl.ops.attend.op import attention, attention_draw, attention_grad
+from netcl.ops.create.random import Generator, philox
 
 INF, NAN = np.inf, np.nan
 # What is put where before a call: (array, index, value). Arrays are q, k, v, g of shape (1, 2, 70, D).
@@ -100,8 +101,18 @@ def check_specials(queue, special, masks, dtype, tolerance, size=16, queries=70)
         assert worst < tolerance, (name, worst)
 
 
+SEED = 5
+
+
+def factors(rows, keys, dropout):
+    """What dropout multiplies weights by: each row of scores begins with a block of four Philox numbers of its own."""
+    blocks = -(-keys // 4)
+    words = philox(0, rows * blocks * 4, SEED, 0).reshape(rows, -1)[:, :keys]
+    return np.where((words >> 8) * 2.0**-24 < dropout, 0.0, 1 / (1 - dropout))
+
+
 def whole_map(q, k, v, g, *, mask=None, causal=False, align="lower_right", window=None, scale=None, softcap=None,
-              padding=None, sinks=None, slopes=None):  # fmt: skip
+              padding=None, sinks=None, slopes=None, dropout=0.0):  # fmt: skip
     """o, lse and the gradients of q, k, v, mask, sinks and slopes by the whole map, in float64."""
     q, k, v, g = (np.asarray(a, np.float64) for a in (q, k, v, g))
     (batch, heads, tq, size), tk, share = q.shape, k.shape[2], q.shape[1] // k.shape[1]
@@ -134,11 +145,12 @@ def whole_map(q, k, v, g, *, mask=None, causal=False, align="lower_right", windo
     with np.errstate(divide="ignore"):
         lse = (np.log(total) + top)[..., 0]
     p = np.exp(s - top) / np.where(total == 0, 1, total)
-    o = p @ v
+    z = factors(batch * heads * tq, tk, dropout).reshape(p.shape) if dropout else 1.0
+    o = (p * z) @ v
     dot = (g * o).sum(-1, keepdims=True)
-    ds = p * (g @ v.swapaxes(2, 3) - dot)
+    ds = p * (z * (g @ v.swapaxes(2, 3)) - dot)
     fold = lambda a: a.reshape(batch, heads // share, share, *a.shape[2:]).sum(2)  # noqa: E731
-    dv = fold(p.swapaxes(2, 3) @ g)
+    dv = fold((p * z).swapaxes(2, 3) @ g)
     found = [o, lse, scale * (ds * bend) @ k, fold(scale * (ds * bend).swapaxes(2, 3) @ q), dv]
     shrunk = lambda a, shape: a.sum(tuple(  # noqa: E731
         i for i, n in enumerate((1,) * (4 - len(shape)) + shape) if n == 1), keepdims=True).reshape(shape)  # fmt: skip
@@ -217,10 +229,11 @@ def check_scores(queue, case, tolerance=None, through=lambda t: t):
     extras = upload(queue, mask, sinks, slopes)
     extras[0] = None if mask is None else through(extras[0])
     options = {**case.options, "key_padding_mask": upload(queue, padding)[0]}
-    o, lse = attention(q, k, v, extras[0], sinks=extras[1], alibi_slopes=extras[2], **options)
+    draw = attention_draw(q, k, Generator(SEED)) if "dropout" in case.options else None
+    o, lse = attention(q, k, v, extras[0], sinks=extras[1], alibi_slopes=extras[2], draw=draw, **options)
     assert o.dtype == case.dtype and lse.dtype == ("float64" if case.dtype == "float64" else "float32")
     needs = (True,) * 3 + tuple(t is not None for t in extras)
-    grads = attention_grad(g, q, k, v, o, lse, *extras, needs=needs, **options)
+    grads = attention_grad(g, q, k, v, o, lse, *extras, needs=needs, draw=draw, **options)
     compare((o, lse, *grads), wanted, tolerance or TOLERANCE[case.dtype])
     for t, d in zip(extras, grads[3:], strict=True):
         assert d is None or d.dtype == t.dtype

@@ -40,7 +40,7 @@ NAMES = {  # what annotations may name, and where it comes from
     "Node": "from netcl.autograd.node import Node", "Value": "from netcl.autograd.node import Value",
     "Operand": "from netcl.autograd.node import Operand",
     "apply_one": "from netcl.autograd.op import apply_one", "apply_many": "from netcl.autograd.op import apply_many",
-    "layout": "from netcl.core import layout",
+    "layout": "from netcl.core import layout", "Generator": "from netcl.ops.create.random import Generator",
 }  # fmt: skip
 
 

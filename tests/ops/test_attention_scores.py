@@ -12,6 +12,7 @@ from netcl import autograd as ag
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.tensor import Tensor
 from netcl.ops.attend.op import attention, attention_grad
+from netcl.ops.create.random import Generator
 
 
 @pytest.fixture(params=FAMILIES, scope="session")
@@ -21,6 +22,7 @@ def queue(request):
 
 
 FULL = (2, 4, 37, 70)
+SOME = {"dropout": 0.25}
 UPPER_LEFT = {"causal": True, "align": "upper_left"}
 CASES = [
     Case("mask", mask=FULL),
@@ -47,12 +49,19 @@ CASES = [
     Case("few queries", (2, 4, 2, 3, 150, 24, 33), (2, 4, 3, 150), "hide", {"softcap": 3.0, "causal": True}, True, (4,),
          True),
     Case("one query", (2, 4, 1, 1, 70, 16, 24), (2, 1, 1, 70), "bool", {"causal": True}, True),
+    Case("dropout", options={"dropout": 0.4}),
+    Case("dropout in a window", (1, 2, 1, 50, 61, 16, 16), options={"dropout": 0.3, "causal": True, "window": 11}),
+    Case("dropout of few", (1, 4, 2, 3, 150, 24, 33), (4, 1, 150), options=SOME | {"window": 77}, slopes=(4,)),
+    Case("dropout and all", (2, 4, 2, 37, 70, 24, 33), (2, 1, 37, 70), "hide", SOME | {"softcap": 3.0}, True, (2, 4),
+         True),
+    *(Case(f"{t} dropout", (1, 4, 2, 40, 70, 16, 16), (40, 70), "add", SOME, dtype=t)
+      for t in ("float16", "bfloat16", "float64")),
     *(Case(f"{t} all", (1, 4, 2, 40, 70, 24, 33), (4, 40, 70), k, {"softcap": 3.0, "causal": True}, True, (4,), dtype=t)
       for t, k in (("float16", "add"), ("bfloat16", "float32"), ("float64", "add"))),
     *(Case(f"{t} few", (1, 4, 2, 3, 70, 24, 33), (4, 3, 70), "add", {"softcap": 3.0}, True, (4,), dtype=t)
       for t in ("float16", "bfloat16", "float64")),
 ]  # fmt: skip
-POSED = [c for c in CASES if c.name in ("mask of keys", "all at once")]
+POSED = [c for c in CASES if c.name in ("mask of keys", "all at once", "dropout and all")]
 ALL = [(f, c) for f in FAMILIES for c in (POSED if f.startswith(POSING) else CASES)]
 
 
@@ -118,6 +127,42 @@ def test_gradients_of_nodes(queue, form):
     assert ag.gradcheck(form(lambda m: one(q, k, v, m)), mask)
     assert ag.gradcheck(form(lambda q, s: one(q, k, v, hidden, sinks=s)), [q, sinks])
     assert ag.gradcheck(form(lambda v, a: ag.attention(q, k, v, alibi_slopes=a, align="upper_left")), [v, slopes])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_draws_anew_and_backward_the_same(queue, compiled):
+    """Plain and in a recorded step; the gradient of the sum is what each value got, 0 where none."""
+    q = Tensor.zeros(queue, (1, 2, 6, 4))
+    v = ag.tensor(Tensor.ones(queue, (1, 2, 6, 1)), requires_grad=True)
+    generator = Generator(3)
+
+    def step(q):
+        with ag.Tape() as tape:
+            o = ag.attention(q, q, v, dropout=0.5, generator=generator)
+            tape.backward(ag.sum(o))
+        grad, v.grad = v.grad, None
+        return o.value, grad
+
+    run, seen = ag.CompiledStep(step) if compiled else step, set()
+    for _ in range(5):
+        o, grad = (t.to_host() for t in run(q))
+        np.testing.assert_allclose(o.sum(), grad.sum(), rtol=1e-5)
+        seen.add(o.tobytes())
+    assert len(seen) == 5 and generator.offset == (5 if not compiled else generator.offset // 24) * 24
+
+
+def test_dropout_at_its_ends(queue):
+    q = Tensor.from_host(queue, np.random.default_rng(1).standard_normal((1, 2, 5, 4)).astype("float32"))
+    np.testing.assert_array_equal(attention(q, q, q, dropout=0.0)[0].to_host(), attention(q, q, q)[0].to_host())
+    assert (attention(q, q, q, dropout=1.0)[0].to_host() == 0).all()
+    o, lse = attention(q, q, q, dropout=0.5)
+    np.testing.assert_allclose(lse.to_host(), attention(q, q, q)[1].to_host(), rtol=1e-5)
+    with pytest.raises(
+        ValueError, match="attention_grad: expected the draw of the forward pass with dropout, got None"
+    ):
+        attention_grad(q, q, q, q, o, lse, dropout=0.5)
+    with pytest.raises(ValueError, match=r"attention: expected a probability in \[0, 1\], got 1.5"):
+        attention(q, q, q, dropout=1.5)
 
 
 def test_errors(queue):

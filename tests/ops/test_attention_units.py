@@ -18,7 +18,7 @@ from netcl.ops.nvidia import probe, wgmma
 H200 = dataclasses.replace(
     manager.profile("cpu"), name="H", vendor="NVIDIA", kind="gpu", architecture="sm_90", compute_units=132
 )
-GEOMETRY = Geometry(2, 4, 1, 5, 6, 8, 8, False, True, 0, 1.0, 0.0)
+GEOMETRY = Geometry(2, 4, 1, 5, 6, 8, 8, False, True, 0, 1.0, 0.0, 0.0)
 USES = ("ATTEND", "QUERY_GRAD", "KEY_GRAD")
 SHARED, REGISTERS = 227 << 10, 65536  # of a multiprocessor of compute capability 9.0
 
@@ -141,6 +141,8 @@ SCORES = [
     Case("cap", (1, 4, 4, 150, 190, 64, 64), options={"softcap": 2.0}),
     Case("sinks", (1, 4, 4, 150, 90, 64, 64), options={"causal": True}, sinks=True),
     Case("slopes", (1, 4, 2, 150, 190, 64, 64), options={"causal": True, "align": "upper_left"}, slopes=(1, 4)),
+    Case("dropout", (1, 4, 2, 150, 190, 64, 64), options={"dropout": 0.3, "causal": True, "window": 77}),
+    Case("dropout and all", (2, 4, 2, 150, 191, 64, 64), (191,), "add", {"dropout": 0.2, "softcap": 3.0}, True, (2, 4)),
     Case("all", (2, 4, 2, 150, 190, 64, 64), (2, 1, 150, 190), "hide", {"softcap": 3.0, "causal": True}, True, (4,),
          True),
 ]  # fmt: skip

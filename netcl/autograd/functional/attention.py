@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from netcl.autograd.node import Node, Value
 from netcl.autograd.op import apply_one
+from netcl.ops.create.random import Generator
 
 __all__ = ["attention"]
 
@@ -22,6 +23,8 @@ def attention(
     softcap: float | None = None,
     sinks: Value | None = None,
     alibi_slopes: Value | None = None,
+    dropout: float = 0.0,
+    generator: Generator | None = None,
 ) -> Node:
     """softmax(s) v per head, without a map of scores: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv).
 
@@ -33,6 +36,7 @@ def attention(
     floats are added, -infinity hides. key_padding_mask (B, Tk): true where a key is padding.
     sinks (H,): a score per head in the softmax's denominators. alibi_slopes (H,) or (B, H): what a score loses per
     place between key and query.
+    dropout: the probability that a weight becomes 0, in evaluation too; the others are divided by 1 - dropout.
     A query that sees no key gets 0, where `softmax` of -inf alone gives NaN.
     Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135.
@@ -55,4 +59,6 @@ def attention(
         window=window,
         align=align,
         softcap=softcap,
+        dropout=dropout,
+        generator=generator,
     )

@@ -70,6 +70,21 @@ static inline void shape(__local E* P, __local E* M, long q0, int rows, long kb,
 }
 #endif
 
+#ifdef DROPOUT
+// The weights P of the keys kb .. kb + n, where kb is a multiple of 4, times their factors; a lane is a query.
+static inline void drop(__local E* P, long q0, long kb, int n, Marks marks, const Dims* d) {
+    for (int x = 0; x < NR; x += VW)
+        for (int j = 0; j < n; j += 4) {
+            ulong blocks[VW] __attribute__((aligned(128)));
+            UW words[4];
+            for (int l = 0; l < VW; l++) blocks[l] = BLOCKS_OF(q0 + x + l) + (kb + j) / 4;
+            philox_lanes(*(LW*)blocks, marks.key0, marks.key1, words);
+            for (int w = 0; w < 4 && j + w < n; w++)
+                for (int l = 0; l < VW; l++) P[(j + w) * NR + x + l] *= FACTOR(((const uint*)&words[w])[l]);
+        }
+}
+#endif
+
 // Scores that the queries from q0 on (one per lane) must not see, of keys kb .. kb + n, become -infinity.
 static inline void forbid(__local E* P, long q0, long kb, int n, Marks marks, const Dims* d) {
     LANE lanes[NR] __attribute__((aligned(64)));
@@ -145,7 +160,7 @@ __kernel void attend(__global S* restrict o, __global E* restrict lse, __global 
         LOC(l + x) = (V)(SINK_WEIGHT);
     }
     long end = hi_of(&d, q0 + rows - 1);
-    for (long kb = lo_of(&d, q0); kb < end; kb += BK) {
+    for (long kb = BEGIN(lo_of(&d, q0)); kb < end; kb += BK) {
         int n = end - kb < BK ? (int)(end - kb) : BK, j = 0, c = 0;
         for (; j + MR <= n; j += MR) scores(P + j * NR, NR, k + (kb + j) * d.kt, d.kt, Q, NR, D, al);
         for (; j < n; j++) scores_of_one(P + j * NR, NR, k + (kb + j) * d.kt, d.kt, Q, NR, D, al);
@@ -154,6 +169,9 @@ __kernel void attend(__global S* restrict o, __global E* restrict lse, __global 
 #endif
         forbid(P, q0, kb, n, marks, &d);
         weights(P, n, m, l, al);
+#ifdef DROPOUT
+        drop(P, q0, kb, n, marks, &d);
+#endif
         for (; c + MR <= Dv; c += MR) weigh(O + c * NR, NR, v + kb * d.vt + c, d.vt, P, NR, n, al);
         for (; c < Dv; c++) weigh_one(O + c * NR, NR, v + kb * d.vt + c, d.vt, P, NR, n, al);
     }
@@ -182,6 +200,9 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
                          __global const S* restrict k, __global const S* restrict v, long oq, long ok, long ov,
                          MARKS_ARGS E scale, const Dims d) {
     __local E Q[DP], s[BK], O[DP];
+#ifdef DROPOUT
+    __local E z[ROOM];
+#endif
     long i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
     int D = d.D, Dv = d.Dv;
     q += oq + b * d.qb + h * d.qh + i * d.qt;
@@ -192,7 +213,7 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
     for (int c = 0; c < Dv; c++) O[c] = 0;
     E m = SINK * LOG2E, l = SINK_WEIGHT;
     long end = hi_of(&d, i);
-    for (long kb = lo_of(&d, i); kb < end; kb += BK) {
+    for (long kb = BEGIN(lo_of(&d, i)); kb < end; kb += BK) {
         int n = end - kb < BK ? (int)(end - kb) : BK, w = up(n, VW);
         for (int j = 0; j < n; j++) {
             __global const S* p = k + (kb + j) * d.kt;
@@ -211,6 +232,7 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
 #ifdef MASK
         for (int j = 0; j < n; j++) s[j] = REAL(kb + j) ? s[j] : NONE;
 #endif
+        for (int j = 0; j < lo_of(&d, i) - kb; j++) s[j] = NONE;     // where the walk began before
         for (int j = n; j < w; j++) s[j] = NONE;
         V top = LOC(s), sum = (V)(0);
         for (int j = VW; j < w; j += VW) top = larger(LOC(s + j), top);
@@ -224,6 +246,10 @@ __kernel void attend_few(__global S* restrict o, __global E* restrict lse, __glo
         }
         l = l * al + total(sum);
         m = t;
+#ifdef DROPOUT
+        factor_row(z, i, kb, n, marks, &d);
+        for (int j = 0; j < n; j++) s[j] *= z[j];
+#endif
         int c = 0;
         for (; c + VW <= Dv; c += VW) {
             V a0 = LOC(O + c) * al, a1 = (V)(0);

@@ -69,21 +69,32 @@ static inline void forbid(__local E* s, long lo, long hi, long kb, int n, Marks 
 #endif
 }
 
+// room for a row of `bend` and of the factors of dropout
 #ifdef SOFTCAP
 #define BEND __local E bend[LS];
 #else
 #define BEND __local E* bend = P;
 #endif
+#ifdef DROPOUT
+#define DROPS __local E z[ROOM];
+#define DROPPED(x) ((x) * LOC(z + j))
+#else
+#define DROPS __local E* z = P;
+#define DROPPED(x) (x)
+#endif
 
 // p = 2^(p - x) and t = p * (t - y) in the row of query i, which sees [lo, hi) of the keys kb .. kb + n; 0 where it
-// sees none. `bend` is room for a row.
-static inline void weights(__local E* p, __local E* t, __local E* bend, long lo, long hi, long i, long kb, int n, E x,
-                           E y, Marks marks, const Dims* d) {
+// sees none.
+static inline void weights(__local E* p, __local E* t, __local E* bend, __local E* z, long lo, long hi, long i, long kb,
+                           int n, E x, E y, Marks marks, const Dims* d) {
     int end = up(hi - kb < n ? hi - kb : n, NR), from = lo > kb ? (int)(lo - kb < n ? lo - kb : n) / NR * NR : 0;
     if (from >= end) from = end = 0;
     else {
         SHAPE_ROW(p + from, bend + from, i, kb + from, (end < n ? end : n) - from, d)
         forbid(p, lo, hi, kb, end, marks);
+#ifdef DROPOUT
+        factor_row(z, i, kb, end, marks, d);
+#endif
     }
     for (int j = 0; j < from; j += VW) LOC(p + j) = LOC(t + j) = (V)(0);
     for (int j = from; j < end; j += VW) {
@@ -91,8 +102,8 @@ static inline void weights(__local E* p, __local E* t, __local E* bend, long lo,
 #ifdef USE_BIAS_GRAD
         s = LOC(p + j) == NONE ? (V)(0) : s;    // also where lse is NaN: no row is computed again here
 #endif
-        LOC(p + j) = s;
-        V u = s == 0 ? (V)(0) : s * (LOC(t + j) - y);
+        LOC(p + j) = DROPPED(s);
+        V u = s == 0 ? (V)(0) : s * (DROPPED(LOC(t + j)) - y);
 #if defined(SOFTCAP) && defined(USE_KEY_GRAD)
         u = s == 0 ? u : u * LOC(bend + j);
 #endif
@@ -111,7 +122,7 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
     __local E pool[POOL];
     __local E *KT = pool, *VT = KT + PANELS, *dK = VT + PANELS, *dV = dK + SUMS, *K = dV + SUMS, *Q = K + BK * LQ;
     __local E *G = Q + BQ * LQ, *P = G + BQ * LQ, *dP = P + BQ * LS;
-    BEND
+    BEND DROPS
     long split = get_global_id(0), kh = get_global_id(1), b = get_global_id(2), heads = d.H / d.G;
     int D = d.D, Dv = d.Dv;
     k += ok + b * d.kb + kh * d.kh;
@@ -148,7 +159,8 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
             for (int r = 0; r < all; r++) {
                 long lo = r < rows ? lo_of(&d, q0 + r) : d.Tk, hi = r < rows ? hi_of(&d, q0 + r) : 0;
                 E x = r < rows ? lse[olse + at + r] * LOG2E : 0, y = r < rows ? delta[at + r] : 0;
-                weights(P + r * LS, dP + r * LS, bend, lo, hi, q0 + r, kb, n, x == NONE ? INFINITY : x, y, marks, &d);
+                weights(P + r * LS, dP + r * LS, bend, z, lo, hi, q0 + r, kb, n, x == NONE ? INFINITY : x, y, marks,
+                        &d);
             }
             for (int j = 0; j < n; j += MR) {
                 long first = d.causal ? kb + j - d.off - q0 : 0;

@@ -98,6 +98,27 @@ static inline void shape_row(__local E* s, __local E* bend, long i, long kb, int
 #define SHAPE_ROW(s, bend, i, kb, n, d)
 #endif
 
+#ifdef DROPOUT
+typedef JOIN(uint, VW) UW;
+typedef JOIN(ulong, VW) LW;
+#define TO_UINT JOIN(convert_uint, VW)
+#define TO_ULONG JOIN(convert_ulong, VW)
+PHILOX(philox_lanes, UW, LW, TO_UINT, TO_ULONG)
+#define ROOM (BK + 4 * VW)
+
+// z = the factors of query i and the keys kb .. kb + n, where kb is a multiple of 4; a lane is a block of keys.
+static inline void factor_row(__local E* z, long i, long kb, int n, Marks marks, const Dims* d) {
+    for (int j = 0; j < n; j += 4 * VW) {
+        ulong blocks[VW] __attribute__((aligned(128)));
+        UW x[4];
+        for (int l = 0; l < VW; l++) blocks[l] = BLOCKS_OF(i) + (kb + j) / 4 + l;
+        philox_lanes(*(LW*)blocks, marks.key0, marks.key1, x);
+        for (int l = 0; l < VW; l++)
+            for (int w = 0; w < 4; w++) z[j + 4 * l + w] = FACTOR(((const uint*)&x[w])[l]);
+    }
+}
+#endif
+
 // Sums of a tile over a depth of kc: ROWS rows of `a`, found by AT(row) at depth k, times b[k][NR], `ldb` per row;
 // FINISH brings row i to c + i * ldc, with the lanes' factors `al` where it needs some.
 // Inlined, since compilers split vectors of 16 floats in functions that they call.

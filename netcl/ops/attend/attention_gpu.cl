@@ -188,6 +188,13 @@ static inline bool is_lost(__local const E* lost, int row) {
 #define SHAPE_KEYS(s, bend, i, j) SHAPE_FOUR(s, bend, i, j, 0, 1)
 #define SHAPE_QUERIES(s, bend, i, j) SHAPE_FOUR(s, bend, i, j, 1, 0)
 
+// The factors of dropout for query i and the keys j .. j + 3.
+#ifdef DROPOUT
+#define DROP(x, i, j) (x) * factors(marks, &d, i, j)
+#else
+#define DROP(x, i, j) (x)
+#endif
+
 #ifdef USE_ATTEND
 __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __global const S* restrict q,
                            __global const S* restrict k, __global const S* restrict v,
@@ -210,7 +217,7 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
         UNROLL for (int j = 0; j < DN; j++) acc[i * DN + j] = (V)(0);
     }
     int end = hi_of(&d, q0 + rows - 1);
-    for (int kb = lo_of(&d, q0); kb < end; kb += BC) {
+    for (int kb = BEGIN(lo_of(&d, q0)); kb < end; kb += BC) {
         int n = min(BC, end - kb), j = kb + x * TC;
         product(s, slices, q, rows, d.qt, k + kb * d.kt, n, d.kt, D);
         bool whole = WHOLE(q0, q0 + rows - 1, kb, BC);
@@ -241,6 +248,7 @@ __kernel GROUP void attend(__global S* restrict o, __global E* restrict lse, __g
             s[i] = exp2(s[i] - base);
             l[i] = l[i] * al + ((s[i].x + s[i].y) + (s[i].z + s[i].w));
             m[i] = t;
+            s[i] = DROP(s[i], q0 + y * TR + i, j);
             UNROLL for (int c = 0; c < DN; c++) acc[i * DN + c] *= al;
         }
         keep(P, s);
@@ -326,7 +334,7 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
         UNROLL for (int j = 0; j < DN; j++) acc[i * DN + j] = (V)(0);
     }
     int end = hi_of(&d, q0 + rows - 1);
-    for (int kb = lo_of(&d, q0); kb < end; kb += BC) {
+    for (int kb = BEGIN(lo_of(&d, q0)); kb < end; kb += BC) {
         int n = min(BC, end - kb), j = kb + x * TC;
         for (int z = 0; z < 2; z++) {
             COPY(u, s);
@@ -340,6 +348,7 @@ __kernel GROUP void query_grad(__global S* restrict dq, __global const S* restri
             s[i] *= scale * LOG2E;
             SHAPE_KEYS(s[i], bend, at, j)
             V p = WEIGHT(s[i], top[i]);
+            u[i] = DROP(u[i], at, j);
             s[i] = (V)(SLOPE(p.x, u[i].x, dot[i]), SLOPE(p.y, u[i].y, dot[i]), SLOPE(p.z, u[i].z, dot[i]),
                        SLOPE(p.w, u[i].w, dot[i])) * bend;
             if (!whole) {
@@ -408,6 +417,18 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
                 dot[c] = j + c < Tq ? delta[head + j + c] : 0;
             }
             V tops = (V)(top[0], top[1], top[2], top[3]);
+#ifdef DROPOUT
+            V z[TR];
+            UNROLL for (int i = 0; i < TR; i += 4) {
+                const int at = k0 + y * TR + i;
+                const V a = factors(marks, &d, j, at), b = factors(marks, &d, j + 1, at);
+                const V c = factors(marks, &d, j + 2, at), e = factors(marks, &d, j + 3, at);
+                z[i] = (V)(a.x, b.x, c.x, e.x);
+                z[i + 1] = (V)(a.y, b.y, c.y, e.y);
+                z[i + 2] = (V)(a.z, b.z, c.z, e.z);
+                z[i + 3] = (V)(a.w, b.w, c.w, e.w);
+            }
+#endif
             UNROLL for (int i = 0; i < TR; i++) {
                 int at = k0 + y * TR + i;
                 V bend = (V)(1);
@@ -420,7 +441,12 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
                     p.z = SEEN(lo[2], hi[2], at) ? p.z : 0;
                     p.w = SEEN(lo[3], hi[3], at) ? p.w : 0;
                 }
+#ifdef DROPOUT
+                s[i] = p * z[i];
+                u[i] *= z[i];
+#else
                 s[i] = p;
+#endif
                 u[i] = (V)(SLOPE(p.x, u[i].x, dot[0]), SLOPE(p.y, u[i].y, dot[1]), SLOPE(p.z, u[i].z, dot[2]),
                            SLOPE(p.w, u[i].w, dot[3])) * bend;
             }

@@ -81,11 +81,19 @@ static inline float pair_value(PAIR p, int second) { return second ? p.y : p.x; 
             pairs[i][w][j] = *(__global const PAIR*)(p_ + min(kb + j * 8 + t4 * 2, Tk - 2)); \
     }
 #define PAIR_OF(i, w, j) pairs[i][w][j]
-#define BEGIN(lo) ((lo) & ~1)       // pairs begin at even keys
 #else
 #define READ_MASK()
 #define PAIR_OF(i, w, j) 0
-#define BEGIN(lo) (lo)
+#endif
+// p and r, of query i and the keys j and j + 1, times the factors of dropout: two of a block of four
+#ifdef DROPOUT
+#define DROP_PAIR(p, r, i, j) { \
+        const E4 f_ = factors(marks, &d, i, (j) & ~3); \
+        p *= (j) & 2 ? f_.z : f_.x; \
+        r *= (j) & 2 ? f_.w : f_.y; \
+    }
+#else
+#define DROP_PAIR(p, r, i, j) {}
 #endif
 #define ARRIVED() \
     COPY_WAIT(0); \
@@ -179,6 +187,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void attend(
                     t += s[i][j][2 * w] + s[i][j][2 * w + 1];
                 }
                 sum[i][w] = sum[i][w] * al + t;
+                UNROLL for (int j = 0; j < NC; j++)
+                    DROP_PAIR(s[i][j][2 * w], s[i][j][2 * w + 1], first + i * 16 + w * 8 + g8, kb + j * 8 + t4 * 2)
                 UNROLL for (int j = 0; j < ND; j++) {
                     out[i][j][2 * w] *= al;
                     out[i][j][2 * w + 1] *= al;
@@ -242,6 +252,8 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void query_grad(
         SCORED(s)
         SCORED(u)
         EACH_ROWS {
+            UNROLL for (int j = 0; j < NC; j++) UNROLL for (int e = 0; e < 4; e += 2)
+                DROP_PAIR(u[i][j][e], u[i][j][e + 1], first + i * 16 + (e >> 1) * 8 + g8, kb + j * 8 + t4 * 2)
             UNROLL for (int j = 0; j < NC; j++) UNROLL for (int e = 0; e < 4; e++) {
                 float bend = 1.0f;
                 const float x = POWERS(s[i][j][e], PAIR_OF(i, e >> 1, j), e & 1, first + i * 16 + (e >> 1) * 8 + g8,
@@ -324,7 +336,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
         SCORES(u, held + HELD, warp * 16, Y)
         SCORED(s)
         SCORED(u)
-#ifdef SHAPED
+#if defined(SHAPED) || defined(DROPOUT)
         marks = first_head;
         NEXT_HEADS(z, &d)
 #endif
@@ -337,10 +349,11 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
                 const float t = top[w] == NONE ? INFINITY : top[w] * LOG2E;   // a query that sees nothing: all zero
                 UNROLL for (int e = w; e < 4; e += 2) {
                     float bend = 1.0f;
-                    const float x = KEY_POWERS(s[0][j][e], qb + j * 8 + t4 * 2 + w, first + g8 + (e >> 1) * 8, bend);
-                    const float p = EXP2(BELOW(float, x - t));
-                    s[0][j][e] = p;
-                    u[0][j][e] = p * (u[0][j][e] - dot[w]) * bend;
+                    const int query = qb + j * 8 + t4 * 2 + w, key = first + g8 + (e >> 1) * 8;
+                    const float x = KEY_POWERS(s[0][j][e], query, key, bend);
+                    const float p = EXP2(BELOW(float, x - t)), f = factor(marks, &d, query, key);
+                    s[0][j][e] = p * f;
+                    u[0][j][e] = p * (u[0][j][e] * f - dot[w]) * bend;
                 }
             }
         }

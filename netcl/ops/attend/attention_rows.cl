@@ -7,7 +7,6 @@
 // Then infinity and NaN in q, k, v and g reach what they reach in plain arithmetic, and nothing that does not see them.
 #define UNROLL _Pragma("unroll")
 #define LOST(x) ((x) - (x))   // 0, or NaN of what is not finite; Mesa would take x * 0 for 0
-typedef JOIN(E, 4) E4;
 #if defined(NARROW) && defined(ALIGNED)
 #define GET4(p) JOIN(JOIN(LOAD_, NARROW), 4A)(p)
 #elif defined(NARROW)
@@ -79,7 +78,8 @@ static inline void attend_row(__global S* o, __global E* lse, __global const S* 
             if (UNSEEN(i, j)) continue;
             const E p = exp(shaped(dot_rows(q, k + j * d->kt, D) * scale, 1, marks, d, i, j, &bend) - base);
             sum += p;
-            FOURS a[x] += p * four_wide(v + j * d->vt, c, d->Dv);
+            const E w = p * factor(marks, d, i, j);
+            FOURS a[x] += w * four_wide(v + j * d->vt, c, d->Dv);
         }
         FOURS put_four(o, c, a[x] * (sum == 0 ? 0 : 1 / sum), d->Dv);
     }
@@ -100,7 +100,7 @@ static inline void query_grad_row(__global S* dq, __global const S* q, __global 
             s = shaped(dot_rows(q, k + j * d->kt, D) * scale, 1, marks, d, i, j, &bend);
             s -= lse == NONE ? INFINITY : lse;
             const E p = exp(BELOW(E, s));
-            s = SLOPE(p, dot_rows(g, v + j * d->vt, d->Dv), delta) * bend;
+            s = SLOPE(p, dot_rows(g, v + j * d->vt, d->Dv) * factor(marks, d, i, j), delta) * bend;
             FOURS a[x] += s * four(k + j * d->kt, c, D);
         }
         FOURS put_four(dq, c, a[x] * scale, D);
@@ -127,8 +127,9 @@ static inline void key_grad_row(__global S* dk, __global S* dv, __global const S
                 const E top = lse[z * d->Tq + i];
                 p = shaped(dot_rows(k, qi, D) * scale, 1, marks, d, i, j, &bend) - (top == NONE ? INFINITY : top);
                 p = exp(BELOW(E, p));
-                const E s = SLOPE(p, dot_rows(v, gi, Dv), delta[z * d->Tq + i]) * bend;
-                FOURS av[x] += p * four(gi, c, Dv);
+                const E f = factor(marks, d, i, j), w = p * f;
+                const E s = SLOPE(p, dot_rows(v, gi, Dv) * f, delta[z * d->Tq + i]) * bend;
+                FOURS av[x] += w * four(gi, c, Dv);
                 FOURS ak[x] += s * four(qi, c, D);
             }
             NEXT_HEADS(1, d)

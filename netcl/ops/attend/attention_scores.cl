@@ -6,8 +6,10 @@
 // mask (BIAS: its type). With s = scale * q k^T:
 //   SOFTCAP   s = cap * tanh(s / cap)       SLOPES   s -= slope * |j - (i + off)|       BIAS   s += mask[i][j]
 //   SINKS     the softmax's denominators also have exp(sink)
+//   DROPOUT   weights, not denominators, are then taken times 0 or 1 / (1 - p)
 // `unit` is what scores are multiplied by: 1, or log2(e) where weights are powers of two.
 // E: compute type, S: storage type.
+typedef JOIN(E, 4) E4;
 #define NONE (-INFINITY)
 #define LOG2E ((E)1.4426950408889634)
 #define LN2 ((E)0.6931471805599453)
@@ -79,16 +81,28 @@ static inline E bias_value(__global const BIAS* p) {
 #define CAP_OF
 #endif
 
-#define MARKS_ARGS MASK_ARGS BIAS_ARGS SLOPE_ARGS SINK_ARGS CAP_ARGS
-#define MARKS(b, h) Marks marks; marks.head = h; MASK_OF(b) BIAS_OF(b, h) SLOPE_OF(b, h) SINK_OF(h) CAP_OF
-#define NEXT_HEADS(n, d) marks.head += n; MOVE_BIAS(n, d) MOVE_SLOPE(n)
+// The block of numbers of 4 keys of a query is drawn + its row among all * blocks of a row: the same on every device.
+#ifdef DROPOUT
+#define DROP_ARGS long drawn, uint key0, uint key1, uint dropped, E kept,
+#define DROP_OF marks.drawn = drawn; marks.key0 = key0; marks.key1 = key1; marks.dropped = dropped; marks.kept = kept;
+#else
+#define DROP_ARGS
+#define DROP_OF
+#endif
+
+#define MARKS_ARGS MASK_ARGS BIAS_ARGS SLOPE_ARGS SINK_ARGS CAP_ARGS DROP_ARGS
+#define MARKS(b, h) \
+    Marks marks; \
+    marks.row = ((b) * d.H + (h)) * d.Tq; \
+    DROP_OF MASK_OF(b) BIAS_OF(b, h) SLOPE_OF(b, h) SINK_OF(h) CAP_OF
+#define NEXT_HEADS(n, d) marks.row += (n) * (d)->Tq; MOVE_BIAS(n, d) MOVE_SLOPE(n)
 #if defined(BIAS) || defined(SLOPES) || defined(SOFTCAP)
 #define SHAPED
 #endif
 
 // Those of one sample and head.
 typedef struct {
-    long head;
+    long row;   // the head's first, among those of all heads
 #ifdef MASK
     __global const uchar* mask;
 #endif
@@ -104,7 +118,21 @@ typedef struct {
 #ifdef SOFTCAP
     E cap;
 #endif
+#ifdef DROPOUT
+    long drawn;
+    uint key0, key1, dropped;
+    E kept;
+#endif
 } Marks;
+
+// Where a walk over keys begins: pairs of a mask and blocks of random numbers do not begin at every key.
+#ifdef DROPOUT
+#define BEGIN(lo) ((lo) & ~3)
+#elif defined(BIAS_PAIRS)
+#define BEGIN(lo) ((lo) & ~1)
+#else
+#define BEGIN(lo) (lo)
+#endif
 
 static inline int lo_of(const Dims* d, int i) {
     int first = d->window > 0 ? i + (int)d->off - (int)d->window + 1 : 0;
@@ -163,4 +191,25 @@ static inline E shaped(E s, E unit, Marks marks, const Dims* d, int i, int j, E*
 #define BELOW(T, x) ((x) > (T)(0) ? (T)(0) : (x))
 #else
 #define BELOW(T, x) (x)
+#endif
+
+// The factor of a weight: 0 for `dropped` of 2^24 words, else 1 / (1 - p).
+#ifdef DROPOUT
+PHILOX(philox, uint, ulong, (uint), (ulong))
+#define FACTOR(word) ((word) >> 8 < marks.dropped ? (E)0 : marks.kept)
+#define BLOCKS_OF(i) (marks.drawn + (marks.row + (i)) * ((d->Tk + 3) / 4))
+// of the keys j .. j + 3, where j is a multiple of 4
+static inline E4 factors(Marks marks, const Dims* d, int i, int j) {
+    uint x[4];
+    philox(BLOCKS_OF(i) + j / 4, marks.key0, marks.key1, x);
+    return (E4)(FACTOR(x[0]), FACTOR(x[1]), FACTOR(x[2]), FACTOR(x[3]));
+}
+static inline E factor(Marks marks, const Dims* d, int i, int j) {
+    uint x[4];
+    philox(BLOCKS_OF(i) + j / 4, marks.key0, marks.key1, x);
+    const uint word = (j & 2) ? (j & 1) ? x[3] : x[2] : (j & 1) ? x[1] : x[0];
+    return FACTOR(word);
+}
+#else
+#define factor(marks, d, i, j) 1
 #endif

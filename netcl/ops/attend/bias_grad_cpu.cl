@@ -11,7 +11,7 @@ __kernel void bias_grad(__global E* restrict out, __global const S* restrict q, 
                         __global const E* restrict delta, long oq, long ok, long ov, long og, long olse,
                         MARKS_ARGS E scale, long across, long row_step, long column_step, const Dims d) {
     __local E KT[BK * DP], VT[BK * DP], Q[BQ * LQ], G[BQ * LQ], P[BQ * LS], dP[BQ * LS], sums[BQ * LS];
-    BEND
+    BEND DROPS
     const int D = d.D, Dv = d.Dv;
     const long down = get_global_size(0) / across, i0 = get_global_id(0) / across * BQ;
     const long j0 = get_global_id(0) % across * BK;
@@ -41,7 +41,7 @@ __kernel void bias_grad(__global E* restrict out, __global const S* restrict q, 
                         long i = q0 + r;
                         E x = lse[olse + at + r] * LOG2E;
                         __local E *t = dP + r * LS, *s = sums + r * LS;
-                        weights(P + r * LS, t, bend, lo_of(&d, i), hi_of(&d, i), i, kb, n, x == NONE ? INFINITY : x,
+                        weights(P + r * LS, t, bend, z, lo_of(&d, i), hi_of(&d, i), i, kb, n, x == NONE ? INFINITY : x,
                                 delta[at + r], marks, &d);
 #ifdef AWAY
                         for (int j = 0; j < n; j++) t[j] *= -(E)abs((int)(kb + j - i - d.off));

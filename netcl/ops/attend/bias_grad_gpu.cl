@@ -43,6 +43,7 @@ __kernel GROUP void bias_grad(__global E* restrict out, __global const S* restri
                         s[i] *= scale * LOG2E;
                         SHAPE_KEYS(s[i], bend, at, j)
                         const V p = WEIGHT(s[i], top == NONE ? INFINITY : top);
+                        u[i] = DROP(u[i], at, j);
                         V t = (V)(SLOPE(p.x, u[i].x, dot), SLOPE(p.y, u[i].y, dot), SLOPE(p.z, u[i].z, dot),
                                   SLOPE(p.w, u[i].w, dot));
 #ifdef AWAY

@@ -63,7 +63,7 @@ class Form(NamedTuple):
         maths = dialect.preamble(frozenset({"f_tanh"}), C_NAME[self.compute], self.width, True) if c.x.softcap else ""
         tile = {"VW": self.width, "MR": self.rows, "NV": self.vectors}
         types = {"S": C_NAME[self.stored], "E": C_NAME[self.compute], "LANE": "long" if double else "int"}
-        text = ("memory.cl", "attention_scores.cl", "attention_rows.cl", "attention_cpu.cl", *files)
+        text = ("memory.cl", "philox.cl", "attention_scores.cl", "attention_rows.cl", "attention_cpu.cl", *files)
         return sources.load(*text, preamble=maths, **defines, **tile, **types, **sizes)
 
 

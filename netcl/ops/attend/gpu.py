@@ -113,7 +113,9 @@ def _program(use: str, c: Call, sizes: Defines) -> Program:
         defines["ALIGNED"] = 1
     types = {"S": C_NAME[c.q.dtype], "E": C_NAME[compute_dtype(c.q.dtype)]}
     more = ("bias_grad_gpu.cl",) if use == "BIAS_GRAD" else ()
-    text = sources.load("attention_scores.cl", "attention_rows.cl", "attention_gpu.cl", *more, **types, **defines)
+    text = sources.load(
+        "philox.cl", "attention_scores.cl", "attention_rows.cl", "attention_gpu.cl", *more, **types, **defines
+    )
     return program(c.q.queue, text, use.lower(), OPTIONS)
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from netcl.core.dtypes import BOOL, DType, compute_dtype
-from netcl.ops.attend.problem import Geometry
+from netcl.ops.attend.problem import Geometry, kept
+from netcl.ops.create.random import philox, share_of
 
 NUMPY_SCORES = 1 << 22  # scores that the NumPy form holds at once
 Names = tuple[str, ...]
@@ -78,6 +79,15 @@ class Scores:
             yield Block(i, j, seen, s if seen is None else np.where(seen, s, q.dtype.type(-np.inf)), bend)
 
 
+def _factors(x: Geometry, draw: tuple[int, int, int], first: int, last: int) -> np.ndarray:
+    """The factors of dropout for the queries first .. last, (B, H_kv, group, rows, Tk): see attention_scores.cl."""
+    blocks = -(-x.keys // 4)
+    starts = [draw[0] + (head * x.queries + first) * blocks for head in range(x.batch * x.heads)]
+    words = np.stack([philox(start, (last - first) * blocks * 4, *draw[1:]) for start in starts])
+    words = words.reshape(x.batch, -1, x.group, last - first, blocks * 4)[..., : x.keys]
+    return np.where(words >> np.uint32(8) < share_of(x.dropout), 0.0, kept(x))
+
+
 def _over_seen(w: np.ndarray, x: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
     """w @ x over the pairs that are seen: w is 0 for the others, and not even 0 * infinity counts."""
     y: np.ndarray
@@ -93,7 +103,13 @@ def _over_seen(w: np.ndarray, x: np.ndarray, seen: np.ndarray | None) -> np.ndar
 
 
 def numpy_attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *marks: np.ndarray, names: Names, geometry: Geometry
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *marks: np.ndarray,
+    names: Names,
+    geometry: Geometry,
+    draw: tuple[int, int, int] = (0, 0, 0),
 ) -> tuple[np.ndarray, np.ndarray]:
     """o and lse; `names` are those of `marks`."""
     x, scores = geometry, Scores(geometry, q.dtype, dict(zip(names, marks)))
@@ -109,6 +125,7 @@ def numpy_attention(
         p = np.exp(s - top)
         total = p.sum(-1, keepdims=True)
         total = total if sink is None else total + np.exp(sink - top)
+        p = p * _factors(x, draw, i, j).astype(p.dtype) if x.dropout else p
         found = _over_seen(p, v4, seen) / np.where(total == 0, 1, total)
         o[:, :, i:j] = found.reshape(x.batch, x.heads, j - i, x.width)
         lse[:, :, i:j] = (np.log(total) + top).reshape(x.batch, x.heads, j - i)
@@ -125,6 +142,7 @@ def numpy_attention_grad(
     *marks: np.ndarray,
     names: Names,
     geometry: Geometry,
+    draw: tuple[int, int, int] = (0, 0, 0),
     sums: tuple[tuple[tuple[int, ...], bool], ...] = (),
 ) -> tuple[np.ndarray, ...]:
     """dq, dk, dv, the dots of g and o, and for each of `sums` (shape, away) what problem.BiasGrad says."""
@@ -142,7 +160,8 @@ def numpy_attention_grad(
         p = np.exp(np.minimum(s - least[:, :, :, i:j], 0))
         p = p if seen is None else np.where(seen, p, 0)  # where NaN is the largest score, exp(-infinity) is NaN too
         turned = None if seen is None else np.broadcast_to(seen, p.shape).swapaxes(3, 4)
-        ds = np.where(p == 0, 0, p * (block @ v4.swapaxes(3, 4) - delta[:, :, :, i:j]))
+        z = _factors(x, draw, i, j).astype(compute) if x.dropout else compute.type(1)
+        ds = np.where(p == 0, 0, p * (block @ v4.swapaxes(3, 4) * z - delta[:, :, :, i:j]))
         for total, (shape, away) in zip(more, sums):
             part = ds.reshape(x.batch, x.heads, j - i, x.keys)
             part = -np.abs(scores.distance(i, j)) * part if away else part
@@ -151,5 +170,5 @@ def numpy_attention_grad(
         ds = ds if bend is None else np.where(p == 0, 0, ds * bend)
         grouped[:, :, :, i:j] = _over_seen(ds, k4, seen) * compute.type(x.scale)
         dk += _over_seen(ds.swapaxes(3, 4), q5[:, :, :, i:j], turned).sum(2) * compute.type(x.scale)
-        dv += _over_seen(p.swapaxes(3, 4), block, turned).sum(2)
+        dv += _over_seen((p * z).swapaxes(3, 4), block, turned).sum(2)
     return dq.astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype), delta.reshape(lse.shape), *more

@@ -19,7 +19,7 @@ from netcl.ops.nvidia.edit import activate
 from netcl.ops.nvidia.precision import UNIT_TYPE, matmul_precision
 from netcl.ops.nvidia.wgmma import product_macro
 
-FILES = ("ptx.cl", "attention_scores.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
+FILES = ("ptx.cl", "philox.cl", "attention_scores.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl")
 LIMITS = "for heads of up to 128 elements (64 of float32) and rows that begin at multiples of 16 bytes, not of doubles"
 LARGEST = {FLOAT16: 128, BFLOAT16: 128, FLOAT32: 64}  # head sizes whose sums fit in registers
 

@@ -34,6 +34,7 @@ from netcl.ops.attend.problem import (
     Marks,
     Settings,
 )
+from netcl.ops.create.random import Draw, Generator, check_probability, draw_of
 from netcl.ops.product.op import promote
 from netcl.ops.record import FLOATS, HALF, Facts, Op, register
 
@@ -55,6 +56,8 @@ def attention(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
+    dropout: float = 0.0,
+    draw: Draw | None = None,
 ) -> tuple[Tensor, Tensor]:
     """o = softmax(s) v per head over the keys that a query sees, and the log of the softmax's denominators.
 
@@ -68,6 +71,8 @@ def attention(
     key_padding_mask (B, Tk): the other way round, true where a key is padding, whose weight is exactly 0.
     sinks (H,): a score per head that counts in the denominators and has no value.
     alibi_slopes (H,) or (B, H): what a score loses per place between key and query.
+    dropout: the probability that a weight becomes 0; the others are divided by 1 - dropout, denominators stay. The
+    numbers are those of `draw` (see `attention_draw`), which `attention_grad` takes as well, or new ones.
     A query that sees no key gets 0, and as lse its sink or -infinity, where `softmax` of -inf alone gives NaN.
     Infinity and NaN reach what they reach in plain arithmetic; what a query does not see never reaches it.
     Shapes: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv) with H_kv dividing H (query head h uses head
@@ -79,27 +84,35 @@ def attention(
     Source: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018, arXiv:1805.02867; Press et al. 2022,
     arXiv:2108.12409 (slopes); Xiao et al. 2024, arXiv:2309.17453 (sinks).
     """
-    return _attend(
-        q, k, v, Given(mask, sinks, alibi_slopes), Settings(causal, scale, key_padding_mask, window, align, softcap)
-    )
+    s = Settings(causal, scale, key_padding_mask, window, align, softcap, dropout)
+    return _attend(q, k, v, Given(mask, sinks, alibi_slopes), s, draw)[:2]
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, given: Given, s: Settings) -> tuple[Tensor, Tensor]:
-    """o and lse."""
+def attention_draw(q: Tensor, k: Tensor, generator: Generator | None = None) -> Draw:
+    """Random numbers for the dropout of `attention` on q and k: a block of four for four keys of a query."""
+    return draw_of(generator, q.shape[0] * q.shape[1] * q.shape[2] * -(-k.shape[2] // 4) * 4)
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, given: Given, s: Settings, draw: Draw | Generator | None
+) -> tuple[Tensor, Tensor, Draw | None]:
+    """o, lse, and the numbers of dropout: those of a draw, or new ones of a generator."""
     q, k, v = _alike("attention", q, k, v)
     x = check("attention", q, k, v, s)
     marks = extras.marks_of("attention", x, q.dtype, given, s.key_padding_mask)
     queue = same_queue("attention", q, k, v, *(t for t in marks if t is not None))
+    drawn = draw if isinstance(draw, Draw) else attention_draw(q, k, draw) if x.dropout else None
     if q.backend == "cpu":
         if route.special:
             route.sole(ATTENTION)
-        o, lse = cpu.compute(numpy_attention, q, k, v, *_named(marks).values(), names=(*_named(marks),), geometry=x)
-        return o, lse
+        named = _named(marks)
+        tensors = (q, k, v, *named.values())
+        o, lse = cpu.compute(numpy_attention, *tensors, names=(*named,), geometry=x, draw=_numbers(drawn))
+        return o, lse, drawn
     if q.size == 0 or x.keys == 0:
-        return _unseeing(queue, q, x, marks)
+        return *_unseeing(queue, q, x, marks), drawn
     q, k, v = (_rows(t) for t in (q, k, v))
-    o, lse = _kernels(queue).forward(Call(x, q, k, v, marks))
-    return o, lse
+    return *_kernels(queue).forward(Call(x, q, k, v, marks, drawn)), drawn
 
 
 def _unseeing(queue: Queue, q: Tensor, x: Geometry, marks: Marks) -> tuple[Tensor, Tensor]:
@@ -123,11 +136,12 @@ def attention_grad(
     alibi_slopes: Tensor | None = None,
     *,
     needs: Needs = (True, True, True),
+    draw: Draw | None = None,
     **settings: Any,
 ) -> tuple[Tensor | None, ...]:
     """(dq, dk, dv), and as far as `needs` goes those of mask, sinks and slopes; None where it is false.
 
-    o and lse are those of the forward pass, the settings those of `attention`.
+    o, lse and, with dropout, draw are those of the forward pass, the settings those of `attention`.
     With p = exp(s - lse), delta_i = g_i . o_i: ds = p (g v^T - delta), dq = scale ds k, dk = scale ds^T q, dv = p^T g.
     The gradient of an additive mask is ds added up over the axes along which it was broadcast, that of a sink the sum
     of -exp(sink - lse) delta. Scores are computed again, block by block; no atomics, so results repeat exactly.
@@ -136,6 +150,8 @@ def attention_grad(
     s, given, where = Settings(**settings), Given(mask, sinks, alibi_slopes), "attention_grad"
     q, k, v = _alike(where, q, k, v)
     x = check(where, q, k, v, s)
+    if x.dropout and draw is None:
+        raise ValueError(f"{where}: expected the draw of the forward pass with dropout, got None; see attention_draw.")
     whole = (*q.shape[:3], x.width)
     for name, t, shape in (("g", g, whole), ("o", o, whole), ("lse", lse, q.shape[:3])):
         if t.shape != shape:
@@ -147,7 +163,7 @@ def attention_grad(
         return (None,) * len(needs)
     wanted = (*needs, *(False,) * 6)[:6]
     sums = extras.sums_of(x, marks, wanted[3:])
-    *found, delta, totals = _gradients_of(Call(x, q, k, v, marks, g.astype(q.dtype), o, lse), sums)
+    *found, delta, totals = _gradients_of(Call(x, q, k, v, marks, draw, g.astype(q.dtype), o, lse), sums)
     found += extras.gradients(given, totals, lse, delta, wanted[3:])
     return tuple([t if need else None for t, need in zip(found, needs)])
 
@@ -162,7 +178,13 @@ def _gradients_of(c: Call, sums: dict[str, BiasGrad]) -> tuple[Any, ...]:
         named, tensors = _named(c.marks), (c.g, c.q, c.k, c.v, c.o, c.lse)
         shapes = tuple((wanted.shape, wanted.away) for wanted in sums.values())
         (*found,) = cpu.compute(
-            numpy_attention_grad, *tensors, *named.values(), names=(*named,), geometry=x, sums=shapes
+            numpy_attention_grad,
+            *tensors,
+            *named.values(),
+            names=(*named,),
+            geometry=x,
+            draw=_numbers(c.draw),
+            sums=shapes,
         )
         return *found[:4], dict(zip(sums, found[4:]))
     if c.q.size == 0 or c.k.size == 0:
@@ -170,10 +192,15 @@ def _gradients_of(c: Call, sums: dict[str, BiasGrad]) -> tuple[Any, ...]:
         zeros = {name: Tensor.zeros(queue, wanted.shape, delta.dtype) for name, wanted in sums.items()}
         return *(Tensor.zeros(queue, t.shape, t.dtype) for t in (c.q, c.k, c.v)), delta, zeros
     g, q, k, v = (_rows(t) for t in (c.g, c.q, c.k, c.v))
-    c = Call(x, q, k, v, c.marks, g, c.o.contiguous(), c.lse.contiguous())
+    c = Call(x, q, k, v, c.marks, c.draw, g, c.o.contiguous(), c.lse.contiguous())
     kernels = _kernels(queue)
     *found, delta = kernels.backward(c)
     return *found, delta, {name: kernels.bias_grad(c, delta, wanted) for name, wanted in sums.items()}
+
+
+def _numbers(draw: Draw | None) -> tuple[Any, ...]:
+    """The draw for NumPy."""
+    return (0, 0, 0) if draw is None else tuple(draw)
 
 
 def _named(marks: Marks) -> dict[str, Tensor]:
@@ -218,11 +245,12 @@ def check(where: str, q: Tensor, k: Tensor, v: Tensor, s: Settings) -> Geometry:
         raise ValueError(f"{where}: expected align {' or '.join(map(repr, ALIGNMENTS))}, got {s.align!r}.")
     if s.softcap is not None and not 0 < s.softcap < math.inf:
         raise ValueError(f"{where}: expected a softcap above 0, got {s.softcap}; None for none.")
+    check_probability(where, s.dropout)
     scale = 1 / math.sqrt(max(size, 1)) if s.scale is None else float(s.scale)
     reach = min(s.window or 0, queries + keys)  # kernels keep it in an int
     return Geometry(
         batch, heads, heads // max(groups, 1), queries, keys, size, width, bool(s.causal), s.align == LOWER_RIGHT,
-        reach, scale, float(s.softcap or 0),
+        reach, scale, float(s.softcap or 0), float(s.dropout),
     )  # fmt: skip
 
 
@@ -253,6 +281,8 @@ def _attended(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
+    dropout: float = 0.0,
+    generator: Generator | None = None,
 ) -> Tensor:
     """softmax(s) v per head, without a map of scores: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv).
 
@@ -264,13 +294,13 @@ def _attended(
     floats are added, -infinity hides. key_padding_mask (B, Tk): true where a key is padding.
     sinks (H,): a score per head in the softmax's denominators. alibi_slopes (H,) or (B, H): what a score loses per
     place between key and query.
+    dropout: the probability that a weight becomes 0, in evaluation too; the others are divided by 1 - dropout.
     A query that sees no key gets 0, where `softmax` of -inf alone gives NaN.
     Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135.
     """
-    return _attend(
-        q, k, v, Given(mask, sinks, alibi_slopes), Settings(causal, scale, key_padding_mask, window, align, softcap)
-    )[0]
+    s = Settings(causal, scale, key_padding_mask, window, align, softcap, dropout)
+    return _attend(q, k, v, Given(mask, sinks, alibi_slopes), s, generator)[0]
 
 
 def _forward(
@@ -280,9 +310,11 @@ def _forward(
     mask: Tensor | None = None,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    generator: Generator | None = None,
     **settings: Any,
-) -> tuple[Tensor, Tensor]:
-    return _attend(q, k, v, Given(mask, sinks, slopes), Settings(**settings))
+) -> tuple[Tensor, tuple[Tensor, Draw | None]]:
+    o, lse, draw = _attend(q, k, v, Given(mask, sinks, slopes), Settings(**settings), generator)
+    return o, (lse, draw)
 
 
 def _gradients(
@@ -293,10 +325,12 @@ def _gradients(
     v: Tensor,
     *given: Tensor | None,
     needs: Needs,
-    aux: Tensor,
+    aux: tuple[Tensor, Draw | None],
+    generator: Generator | None = None,
     **settings: Any,
 ) -> Sequence[Tensor | None]:
-    return attention_grad(g, q, k, v, y, aux, *given, needs=tuple(needs), **settings)
+    lse, draw = aux
+    return attention_grad(g, q, k, v, y, lse, *given, needs=tuple(needs), draw=draw, **settings)
 
 
 def _facts(q: Any, k: Any, v: Any, *_: Any, **__: Any) -> Facts:

@@ -8,6 +8,7 @@ from netcl.core.dtypes import BOOL, C_NAME, DType, compute_dtype
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.kernels.route import declare
+from netcl.ops.create.random import Draw, share_of
 
 OPTIONS = ("-cl-mad-enable",)
 ATTENTION = declare("attention", "wgmma", "mma", "direct", "tiled")
@@ -24,6 +25,7 @@ class Settings(NamedTuple):
     window: int | None = None
     align: str = LOWER_RIGHT
     softcap: float | None = None
+    dropout: float = 0.0
 
 
 class Geometry(NamedTuple):
@@ -41,6 +43,7 @@ class Geometry(NamedTuple):
     window: int  # 0 for none
     scale: float
     softcap: float  # 0 for none
+    dropout: float  # probability that a weight becomes 0
 
     @property
     def offset(self) -> int:
@@ -68,6 +71,7 @@ class Call(NamedTuple):
     k: Tensor
     v: Tensor
     marks: Marks
+    draw: Draw | None = None  # the random numbers of dropout
     g: Tensor | None = None
     o: Tensor | None = None
     lse: Tensor | None = None
@@ -114,6 +118,7 @@ def flags(c: Call) -> tuple[tuple[str, int | str], ...]:
         found.append(("BIAS", "uchar" if m.mask.dtype == BOOL else C_NAME[m.mask.dtype]))
         found += [("BIAS_BOOL", 1)] if m.mask.dtype == BOOL else [("BIAS_ROWS", 1)] if m.mask.dtype == c.q.dtype else []
     given = {"MASK": m.padding, "SINKS": m.sinks, "SLOPES": m.slopes, "SOFTCAP": c.x.softcap or None}
+    given["DROPOUT"] = c.x.dropout or None
     return (*found, *[(name, 1) for name, value in given.items() if value is not None])
 
 
@@ -122,7 +127,15 @@ def arguments(c: Call) -> dict[str, Any]:
     m, x = c.marks, c.x
     found = {"q": c.q, "k": c.k, "v": c.v, "scale": x.scale, "mask": m.padding, "bias": m.mask, "sinks": m.sinks}
     found |= {"slopes": m.slopes, "cap": x.softcap or None, "g": c.g, "lse": None if c.g is None else c.lse}
+    if x.dropout and c.draw is not None:
+        first, low, high = c.draw
+        found |= {"drawn": first, "key0": low, "key1": high, "dropped": share_of(x.dropout), "kept": kept(x)}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def kept(x: Geometry) -> float:
+    """The factor of a weight that dropout leaves."""
+    return 0.0 if x.dropout == 1 else 1 / (1 - x.dropout)
 
 
 def dims(c: Call, splits: int = 1, rows: int = 0) -> dict[str, int]:

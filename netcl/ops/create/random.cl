@@ -1,4 +1,4 @@
-// random.cl: Philox4x32-10 numbers, the same on every device and on NumPy.
+// random.cl: Philox4x32-10 numbers, the same on every device and on NumPy. Follows philox.cl.
 // Block b of a stream is philox(counter = (b lo, b hi, 0, 0), key = seed), four 32-bit words; element i of a draw is
 // word i % 4 of block first + i / 4. Word l of block j of W goes to lane j of vector x_l.
 //   FORM 0 uniform:   out = a + (b - a) * u,  u = (x >> 8) * 2^-24 in [0, 1)
@@ -20,20 +20,7 @@ typedef LANES(ulong) LW;
 #define TO_UINT(v) LANES(convert_uint)(v)
 #define TO_ULONG(v) LANES(convert_ulong)(v)
 
-// The four words of blocks `block`, one block a lane.
-static inline void philox(LW block, uint k0, uint k1, UW* x) {
-    UW c0 = TO_UINT(block), c1 = TO_UINT(block >> 32), c2 = 0, c3 = 0;
-    for (int round = 0; round < 10; round++) {
-        LW p = TO_ULONG(c0) * (ulong)0xD2511F53u, q = TO_ULONG(c2) * (ulong)0xCD9E8D57u;
-        c0 = TO_UINT(q >> 32) ^ c1 ^ k0;
-        c1 = TO_UINT(q);
-        c2 = TO_UINT(p >> 32) ^ c3 ^ k1;
-        c3 = TO_UINT(p);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    x[0] = c0; x[1] = c1; x[2] = c2; x[3] = c3;
-}
+PHILOX(philox, UW, LW, TO_UINT, TO_ULONG)
 
 // sin and cos of 2 pi u for u in [0, 1): a quarter turn at a time, so the reduction is exact.
 static inline T turn(T u, int quarter) {

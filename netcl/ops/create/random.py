@@ -181,7 +181,9 @@ def _source(kind: int, dtype: DType, on_cpu: bool) -> str:
     width, step = _share(dtype, on_cpu)
     preamble = dialect.preamble(frozenset({"f_log", "f_sqrt"}), "float", width, on_cpu)
     extra = {"PLAIN": 1} if on_cpu else {}
-    return sources.load("random.cl", preamble=preamble, FORM=kind, W=width, STEP=step, S=C_NAME[dtype], **extra)
+    return sources.load(
+        "philox.cl", "random.cl", preamble=preamble, FORM=kind, W=width, STEP=step, S=C_NAME[dtype], **extra
+    )
 
 
 def _generate(queue: Queue, law: Law, shape: Shape, dtype: DType, draw: Draw, **x: Tensor) -> Tensor:
@@ -253,8 +255,8 @@ def bernoulli(
     """True (or 1) with probability `p`."""
     queue = queue_of("bernoulli", queue)
     shape = layout.as_shape("bernoulli", shape)
-    _probability("bernoulli", p)
-    law, draw = Law(BERNOULLI, range=_share_of(p)), draw_of(generator, layout.size_of(shape))
+    check_probability("bernoulli", p)
+    law, draw = Law(BERNOULLI, range=share_of(p)), draw_of(generator, layout.size_of(shape))
     return _generate(queue, law, shape, as_dtype(dtype), draw)
 
 
@@ -287,7 +289,7 @@ def permutation_of(n: int, generator: Generator | None = None) -> np.ndarray:
 
 def dropout(x: Tensor, p: float = 0.5, generator: Generator | None = None) -> tuple[Tensor, Draw]:
     """x / (1 - p), or 0 with probability `p`; and the draw, from which `dropout_grad` makes the mask again."""
-    _probability("dropout", p)
+    check_probability("dropout", p)
     if not is_float(x.dtype):
         raise DTypeError(f"dropout: expected a floating tensor, got {x.dtype}.")
     draw = draw_of(generator, x.size)
@@ -297,15 +299,15 @@ def dropout(x: Tensor, p: float = 0.5, generator: Generator | None = None) -> tu
 def dropout_grad(g: Tensor, p: float, draw: Draw) -> Tensor:
     """`g` under the same mask and scale: the gradient of dropout, and dropout itself."""
     scale = 0.0 if p == 1 else 1 / (1 - p)
-    return _generate(g.queue, Law(DROPOUT, b=scale, range=_share_of(p)), g.shape, g.dtype, draw, x=contiguous(g))
+    return _generate(g.queue, Law(DROPOUT, b=scale, range=share_of(p)), g.shape, g.dtype, draw, x=contiguous(g))
 
 
-def _share_of(p: float) -> int:
+def share_of(p: float) -> int:
     """How many of the 2^24 values that uniforms can have lie below `p`, rounded to float32."""
     return math.ceil(float(np.float32(p)) * 2**24)
 
 
-def _probability(where: str, p: float) -> None:
+def check_probability(where: str, p: float) -> None:
     if not isinstance(p, (int, float)) or not 0 <= p <= 1:
         raise ValueError(f"{where}: expected a probability in [0, 1], got {p}.")
 

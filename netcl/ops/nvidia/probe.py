@@ -27,7 +27,7 @@ from netcl.runtime.cache import cacher
 FAMILIES = ("mma", "wgmma")  # in order of preference, the best last
 TEXTS = (  # all that the checks run, the sum of split-K's parts among them
     *("ptx.cl", "mma.cl", "wgmma.cl", "pack.cl", "split_k.cl", "common.cl", "half.cl", "bfloat.cl", "memory.cl"),
-    *("attention_scores.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl"),
+    *("philox.cl", "attention_scores.cl", "attention_rows.cl", "attention_tile.cl", "attention_mma.cl"),
 )
 ABSENT = "the device has no such units, or they are switched off"
 SLOW = "three TF32 products take this chip longer than an ordinary one"
