@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import netcl
 from netcl.core.errors import NetclError
 
-COMMANDS = ("cache", "devices", "profile", "train", "tune")
+COMMANDS = ("cache", "devices", "profile", "train", "tune", "warm")
 
 
 def command(name: str) -> ModuleType:
