@@ -46,6 +46,8 @@ LIMITS = {  # backend: row: (calls, returns)
         "warm jit": (6, 0),
         "first AdamW": (310, 100),
         "warm AdamW": (29, 10),
+        "warm layer_norm": (26, 12),
+        "warm batch_norm": (29, 12),
     },
     "as-gpu": {
         "very first linear": (102, 24),
@@ -55,15 +57,19 @@ LIMITS = {  # backend: row: (calls, returns)
         "warm jit": (6, 0),
         "first AdamW": (310, 100),
         "warm AdamW": (29, 10),
+        "warm layer_norm": (26, 12),
+        "warm batch_norm": (36, 17),
     },
     "cpu": {
-        "very first linear": (28, 8),
-        "first linear": (26, 7),
-        "warm linear": (23, 5),
-        "first jit": (150, 52),
-        "warm jit": (23, 6),
-        "first AdamW": (206, 66),
-        "warm AdamW": (46, 16),
+        "very first linear": (23, 8),
+        "first linear": (21, 7),
+        "warm linear": (18, 5),
+        "first jit": (148, 50),
+        "warm jit": (22, 6),
+        "first AdamW": (200, 64),
+        "warm AdamW": (41, 14),
+        "warm layer_norm": (28, 9),
+        "warm batch_norm": (37, 14),
     },
 }
 PLAIN = 3  # calls of a launch without `_send.c`, beside those with it
@@ -144,7 +150,15 @@ def optimizer(backend: str) -> dict[str, tuple[int, int]]:
     return first_and_warm("AdamW", adamw.step, gradients)
 
 
-SCENES = {scene.__name__: scene for scene in (very_first, linear, jit, optimizer)}
+def norms(backend: str) -> dict[str, tuple[int, int]]:
+    x, _, _ = opened(backend)
+    weight, bias, mean, var = (x[i] for i in range(4))
+    layer = first_and_warm("layer_norm", lambda: ops.layer_norm(x, weight, bias))
+    batch = first_and_warm("batch_norm", lambda: ops.batch_norm(x, weight, bias, mean, var, training=True))
+    return {row: found for row, found in (layer | batch).items() if row.startswith("warm")}
+
+
+SCENES = {scene.__name__: scene for scene in (very_first, linear, jit, optimizer, norms)}
 
 
 def operands(queue: Any) -> list[Tensor]:

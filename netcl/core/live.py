@@ -140,14 +140,17 @@ def unrecorded() -> Iterator[None]:
         found.paused -= 1
 
 
+_PLAIN = (float, int, bool, str, type(None))  # types of values that are no cells and hold none
+
+
 def resolve(attrs: Mapping[str, Any]) -> dict[str, Any]:
     """`attrs` with the numbers now in place of cells, also of those inside tuples and lists."""
-    return {name: _resolve(value) for name, value in attrs.items()}
+    return {name: value if type(value) in _PLAIN else _resolve(value) for name, value in attrs.items()}
 
 
 def _resolve(value: Any) -> Any:
     if isinstance(value, Cell):
         return value.value
-    if isinstance(value, (tuple, list)) and any(isinstance(v, Cell) for v in value):
+    if isinstance(value, (tuple, list)) and [v for v in value if isinstance(v, Cell)]:
         return type(value)([v.value if isinstance(v, Cell) else v for v in value])
     return value

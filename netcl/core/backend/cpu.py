@@ -50,8 +50,10 @@ def compute(fn: Callable[..., Any], *tensors: Tensor, queue: Queue | None = None
     except MemoryError as error:
         raise _exhausted(fn, error) from error
     many = isinstance(result, tuple)
-    inputs = {id(_owner(t.buffer)) for t in tensors}
-    outputs = tuple(_fresh(queue, np.asarray(r), inputs) for r in (result if many else (result,)))
+    arrays = [np.asarray(r) for r in (result if many else (result,))]
+    taken = _owners([t.buffer for t in tensors])
+    fresh = [a.copy() if owner in taken else a for a, owner in zip(arrays, _owners(arrays))]  # ops return new tensors
+    outputs = tuple([wrap(queue, array) for array in fresh])
     for hook in hooks:
         hook(fn, outputs, tensors, attrs, False, start)
     return outputs if many else outputs[0]
@@ -63,16 +65,14 @@ def _exhausted(fn: Callable[..., Any], error: MemoryError) -> OutOfMemoryError:
     return error if isinstance(error, OutOfMemoryError) else exhausted("NumPy backend", f"what {name} makes ({error})")
 
 
-def _owner(array: np.ndarray) -> np.ndarray:
-    """The array that holds the memory of `array`."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-def _fresh(queue: Queue, array: np.ndarray, inputs: set[int]) -> Tensor:
-    """`array` as a tensor that shares no memory with the inputs, whose owners are given: ops return new tensors."""
-    return wrap(queue, array.copy() if id(_owner(array)) in inputs else array)
+def _owners(arrays: Sequence[np.ndarray]) -> list[int]:
+    """For each array the id of the one that holds its memory."""
+    found = []
+    for array in arrays:
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        found.append(id(array))
+    return found
 
 
 def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, **attrs: Any) -> None:
@@ -80,11 +80,13 @@ def update(fn: Callable[..., Any], targets: Sequence[Tensor], *tensors: Tensor, 
     start = time.perf_counter() if hooks else 0.0
     try:
         with np.errstate(all="ignore"):
-            results = fn(*[t.array for t in (*targets, *tensors)], **live.resolve(attrs))
+            arrays = [t.array for t in (*targets, *tensors)]
+            results = fn(*arrays, **live.resolve(attrs))
     except MemoryError as error:
         raise _exhausted(fn, error) from error
-    for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
-        target.array[...] = result
+    results = results if isinstance(results, tuple) else (results,)
+    for array, result in zip(arrays[: len(targets)], results, strict=True):
+        array[...] = result
     for hook in hooks:
         hook(fn, tuple(targets), tensors, attrs, True, start)
 

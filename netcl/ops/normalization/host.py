@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from netcl.core.tensor import Tensor
 from netcl.ops.normalization.problem import Needs, Optional
 
 
-class View(NamedTuple):
+@dataclass(frozen=True)
+class View:
     """How NumPy sees a norm: x in `shape`, statistics over its `axes`, weight and bias of shape `own` as `parameters`.
 
     Where `parameters` has length one, weight and bias are the same along the axis.
