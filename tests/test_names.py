@@ -342,7 +342,8 @@ def test_the_source_of_a_product_can_be_read(queue):
         with pytest.raises(DeviceError, match="build_matmul_kernel: expected an OpenCL device, got NumPy"):
             nc.build_matmul_kernel(queue, 64, 64, 64)
     else:
-        assert "__kernel void gemm" in nc.build_matmul_kernel(queue, 64, 64, 64)
+        text = nc.build_matmul_kernel(queue, 64, 64, 64)
+        assert "gemm" in text and "__kernel" in text
 
 
 def test_names_of_routes_can_be_forced(queue):

@@ -283,8 +283,10 @@ def test_wrong_bins_are_told(queue):
 
 
 def test_long_counts_are_exact_and_repeat(queue):
-    """CPU devices count them in parts."""
+    """CPU devices count them in parts, GPUs by atomics, near while there are few."""
     rng = np.random.default_rng(0)
+    many = rng.integers(0, 1 << 15, PARTS)
+    same(ops.bincount(on(queue, np.repeat(many, 2), np.int32)[::2]), np.bincount(many))
     x, w = rng.integers(0, 50, PARTS + 3), rng.standard_normal(PARTS + 3).astype(np.float32)
     same(ops.bincount(on(queue, x)), np.bincount(x))
     first, second = (ops.bincount(on(queue, x), on(queue, w)).to_host() for _ in range(2))

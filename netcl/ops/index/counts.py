@@ -6,11 +6,14 @@ import math
 from typing import Any
 
 from netcl.core import layout
+from netcl.core.backend.opencl import arm_flag, flag_buffer
 from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import (
     BOOL,
+    C_NAME,
     FLOAT32,
     FLOAT64,
+    INT32,
     INT64,
     DType,
     as_dtype,
@@ -20,8 +23,13 @@ from netcl.core.dtypes import (
 )
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.live import sized_by_data
+from netcl.core.protocols import Launch
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
+from netcl.kernels import sources
+from netcl.kernels.grid import FAR, GROUP, is_wide, like
+from netcl.kernels.plans import remember
+from netcl.kernels.program import program
 from netcl.ops.create.factories import linspace
 from netcl.ops.elementwise import cast, div, le, lt, mul, ne, sub, where
 from netcl.ops.index.find import nonzero
@@ -36,6 +44,8 @@ from netcl.ops.reduction import any as any_of
 from netcl.ops.reduction import reduce
 
 PARTS = 1 << 14  # positions from which a CPU device counts them in parts
+NEAR_BYTES = 1 << 14  # of local memory that a GPU's group counts in
+GROUPS = 8  # that count at once, for each compute unit
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
@@ -61,10 +71,16 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 def counted(name: str, x: Tensor, weights: Tensor | None, length: int) -> Tensor:
     """How often each position below `length` occurs in `x` (one axis), or the sum of its weights.
 
-    CPU devices count long x in parts, whose sums are added in order.
+    GPUs count by atomics, whose sums of whole numbers are the same in every order. CPU devices count long x in parts,
+    whose sums are added in order.
     """
-    src = Tensor.ones(x.queue, x.shape, INT64) if weights is None else weights
     profile = profile_of(x.queue)
+    if weights is None and profile.kind not in ("cpu", "numpy") and 0 < x.size < FAR and length < FAR:
+        out = Tensor.zeros(x.queue, (length,), INT32)
+        launch = remember(x.queue, ("count", length, *like(x)), lambda: _count_plan(x, length))
+        launch(index=x, out=out.buffer, code=arm_flag(x.queue, name))
+        return cast(out, INT64)
+    src = Tensor.ones(x.queue, x.shape, INT64) if weights is None else weights
     parts = 4 * profile.compute_units if profile.kind == "cpu" and x.size >= PARTS else 1
     rest = -x.size % parts
     if rest:
@@ -74,6 +90,20 @@ def counted(name: str, x: Tensor, weights: Tensor | None, length: int) -> Tensor
     job = Addition(name, (parts, length + 1 if rest else length), 1, index, values, strict=True)
     sums = added(job)[:, :length]
     return sums.reshape(length) if parts == 1 else cast(reduce(sums, "sum", 0), src.dtype)
+
+
+def _count_plan(x: Tensor, length: int) -> Launch[Any]:
+    """The launch that counts the positions in `x`."""
+    queue, profile = x.queue, profile_of(x.queue)
+    slots = 1 << max(length - 1, 1).bit_length()
+    near = {"SLOTS": slots} if 4 * slots <= min(NEAR_BYTES, profile.local_mem) else {}
+    width = "long" if is_wide(profile, x) else "int"
+    source = sources.load("index.cl", "count.cl", INDEX=C_NAME[x.dtype], I=width, **near)
+    group = profile.group(GROUP)
+    groups = min(-(-x.size // group), GROUPS * profile.compute_units)
+    made = program(queue, source, "count", ("-w",))
+    facts = {"flag": flag_buffer(queue), "i_k": x.strides[0], "n": length, "size": x.size}
+    return made.bind((groups * group,), (group,), **facts)
 
 
 def _check_weights(name: str, weights: Tensor | None) -> None:
@@ -116,7 +146,8 @@ def unique(
         inverse = index_copy(Tensor.zeros(x.queue, order.shape, INT64), order, group)
         found.append(inverse.reshape(x.shape) if axis is None else inverse)
     if return_counts:
-        found.append(counted("unique", group, None, firsts.size))
+        ends = concat([firsts[1:], Tensor.full(x.queue, (1,), lines.shape[0], INT64)], 0)
+        found.append(sub(ends, firsts))
     return found[0] if len(found) == 1 else tuple(found)
 
 
