@@ -5,7 +5,7 @@ import pytest
 
 import netcl.autograd as ag
 from netcl.autograd.jit.step import CompiledStep
-from netcl.core.errors import IndexOutOfRange
+from netcl.core.errors import CaptureError, IndexOutOfRange
 from netcl.core.tensor import Tensor
 
 
@@ -100,6 +100,62 @@ def test_a_recorded_lookup_follows_its_indices(queue):
         np.add.at(want, index, 2 * rows[index])
         assert np.array_equal(grad.to_host(), want)
         assert loss.item() == np.square(rows[index]).sum()
+
+
+def combined(x, index, src):
+    """A value that several index ops have a part in."""
+    y = ag.scatter_reduce(x, index, src, 0, "amax")
+    y = ag.scatter_nd(y, index[:, :1], src, "mul") + ag.scatter_reduce(x, index, src, 0, "mean", False)
+    y = ag.index_put(y, (index[:, 0], index[:, 1]), src[:, 0], accumulate=True)
+    y = ag.masked_scatter(y, ag.gt(x, 0.5), ag.flip(x, (0, 1)))
+    return (
+        ag.gather_nd(y, index[:, :2]) * ag.astype(ag.searchsorted(ag.sort(x[:, 0]), src[:, 0]), "float32")
+        + y[index[:, 0]][:, 0]
+    )
+
+
+@pytest.mark.parametrize("form", [lambda fn: fn, ag.jit_compile], ids=["plain", "jit"])
+def test_recorded_steps_of_index_ops_follow_their_inputs(queue, form):
+    rng = np.random.default_rng(0)
+    x = ag.Parameter(on(queue, rng.standard_normal((3, 3))))
+    fn = form(combined)
+
+    def plain(index, src):
+        x.grad = None
+        with ag.Tape() as tape:
+            loss = ag.sum(fn(x, index, src))
+        tape.backward(loss)
+        return loss, x.grad
+
+    step = CompiledStep(plain)
+    with ag.no_grad():
+        first = fn(x, on(queue, np.zeros((5, 3)), np.int32), on(queue, np.ones((5, 3)))).to_host()
+    assert np.isfinite(first).all()
+    for _ in range(4):
+        index = on(queue, rng.integers(-3, 3, (5, 3)), np.int32)
+        src = on(queue, rng.standard_normal((5, 3)))
+        want = [t.to_host() for t in plain(index[:, :], src)]
+        found = step(index, src)
+        for a, b in zip(want, found, strict=True):
+            np.testing.assert_array_equal(a, b.to_host())
+
+
+def test_what_has_a_length_of_the_data_is_refused_in_a_recording(queue):
+    x = on(queue, [1, 2, 2], np.float32)
+    for name, fn in (
+        ("unique", lambda x: ag.unique(x)),
+        ("histogram", lambda x: ag.histogram(x)[0]),
+        ("histc", lambda x: ag.histc(x)),
+        ("repeat_interleave", lambda x: ag.repeat_interleave(x, on(queue, [1, 0, 2], np.int64))),
+    ):
+        step = CompiledStep(fn)
+        step(x)
+        with pytest.raises(CaptureError, match=name):
+            step(x)
+    step = CompiledStep(lambda x: ag.histogram(x, 2, (0, 4))[0])
+    assert [step(x).tolist() for _ in range(3)] == [[1, 2]] * 3
+    step = CompiledStep(lambda x: ag.repeat_interleave(x, on(queue, [1, 0, 2], np.int64), output_size=3))
+    assert [step(x).tolist() for _ in range(3)] == [[1, 2, 2]] * 3
 
 
 @pytest.mark.parametrize("bad", [4, -1])

@@ -56,6 +56,30 @@ def test_every_dtype(queue, dtype):
         np.testing.assert_array_equal(x[key].numpy(), data[key])
 
 
+@BOTH
+def test_one_tensor_of_positions_stays_on_its_device(queue, wrap, monkeypatch):
+    x, flat, wide = nc.tensor(VALUES, queue=queue), np.int32([1, 0, -1]), np.int64([[0, -2], [1, 1]])
+    keys = (flat, wide, (slice(None, None, -1), flat), (Ellipsis, flat), (None, flat), (slice(1), slice(None), flat))
+    with monkeypatch.context() as patch:
+        found = []
+        for key in keys:
+            parts = key if isinstance(key, tuple) else (key,)
+            on_device = tuple(nc.tensor(k, queue=queue) if isinstance(k, np.ndarray) else k for k in parts)
+            patch.setattr(nc.Tensor, "to_host", lambda self: pytest.fail("read by the host"))
+            found.append(wrap(x)[on_device])
+            patch.undo()
+    for key, y in zip(keys, found, strict=True):
+        np.testing.assert_array_equal(y.numpy(), VALUES[key])
+    target, want = nc.tensor(VALUES, queue=queue), VALUES.copy()
+    target[nc.tensor(wide, queue=queue)], want[wide] = 5.0, 5.0
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    target[nc.tensor(flat, queue=queue)] = nc.tensor(rows, queue=queue)
+    want[flat] = rows
+    np.testing.assert_array_equal(target.numpy(), want)
+    with pytest.raises(IndexOutOfRange, match=r"expected indices in \[-2, 2\), got 2"):
+        x[nc.tensor([2], queue=queue)].to_host()
+
+
 def test_tensors_are_keys_too(queue):
     x, index = nc.tensor(VALUES, queue=queue), nc.tensor([1, 0, -1], queue=queue)
     np.testing.assert_array_equal(x[index].numpy(), VALUES[[1, 0, -1]])

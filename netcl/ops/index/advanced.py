@@ -1,7 +1,7 @@
 """Indexing by lists, arrays and masks, alone or mixed with integers, slices, None and Ellipsis, by NumPy's rules.
 
-Everything is made of takes, permutations and views, so gradients pass. Masks and device indices that stand beside
-other keys are read by the host, which waits.
+Everything is made of takes, permutations and views, so gradients pass. A tensor of positions stays on its device where
+it is the only array of the key; other tensors beside each other, and masks, are read by the host, which waits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netcl.core import feel
-from netcl.core.dtypes import BOOL, is_float
+from netcl.core.dtypes import BOOL, INT32, INT64, is_float
 from netcl.core.errors import DTypeError, IndexOutOfRange, ShapeError
 from netcl.core.tensor import OPERATIONS, Tensor
 from netcl.ops.index.place import index_copy
@@ -32,6 +32,10 @@ def get(x: Any, key: Any) -> Any:
     mask = _whole_mask(x, key)
     if mask is not None:
         return x.masked_select(mask)
+    alone = _one_tensor(x, key)
+    if alone is not None:
+        view, axis, index = alone
+        return view.take(index, axis)
     plan = _planned(x, key)
     view, axes = plan.view, plan.axes
     if len(axes) == 1:
@@ -55,6 +59,12 @@ def put(target: Tensor, key: Any, value: Any) -> None:
     mask = _whole_mask(target, key)
     if mask is not None and isinstance(value, (bool, int, float, np.generic)):
         OPERATIONS["assign"](target, target.masked_fill(mask, value))
+        return
+    first = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    if _is_index(first) and first.queue is target.queue:
+        index: Any = getattr(first, "value", first)
+        rows = _values(target, value, (*index.shape, *target.shape[1:])).reshape(index.size, *target.shape[1:])
+        OPERATIONS["assign"](target, index_copy(target, index.reshape(-1), rows, 0))
         return
     places = np.arange(target.size, dtype=np.int64).reshape(target.shape)[_on_host(key)]
     values = _values(target, value, places.shape)
@@ -85,6 +95,25 @@ def _values(target: Tensor, value: Any, shape: tuple[int, ...]) -> Tensor:
     if not fits:
         raise ShapeError(f"assignment: expected values that broadcast to {tuple(shape)}, got shape {source.shape}.")
     return source.astype(target.dtype).expand(shape).contiguous()
+
+
+def _is_index(k: Any) -> bool:
+    """Whether a key is a tensor of positions as takes read them."""
+    return hasattr(k, "to_host") and k.dtype in (INT32, INT64)
+
+
+def _one_tensor(x: Any, key: Any) -> tuple[Any, int, Any] | None:
+    """The view, its axis and the positions, where one tensor of positions is the only array of a key."""
+    keys = key if isinstance(key, tuple) else (key,)
+    arrays = [k for k in keys if _is_array(k)]
+    if len(arrays) != 1 or not _is_index(arrays[0]) or arrays[0].queue is not x.queue:
+        return None
+    keys, index = tuple(_expanded(x, keys)), arrays[0]
+    index = getattr(index, "value", index) if isinstance(x, Tensor) else index
+    place = next(i for i, k in enumerate(keys) if _is_array(k))
+    if any(not (k is None or isinstance(k, (slice, type(arrays[0])))) for k in keys):
+        return None  # an integer counts as an array beside another one
+    return x[tuple(slice(None) if i == place else k for i, k in enumerate(keys))], place, index
 
 
 def _is_array(k: Any) -> bool:
