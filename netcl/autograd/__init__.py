@@ -8,7 +8,9 @@ from netcl.autograd.compiler import register_primitive as register_primitive
 from netcl.autograd.compiler import tracing_context as tracing_context
 from netcl.autograd.debug import debug_tape as debug_tape
 from netcl.autograd.functional import *  # noqa: F403  (the ops; each subject lists its own)
+from netcl.autograd.grad import grad as grad
 from netcl.autograd.gradcheck import gradcheck as gradcheck
+from netcl.autograd.hooks import Handle as Handle
 from netcl.autograd.jit.gated import geglu as geglu
 from netcl.autograd.jit.gated import swiglu as swiglu
 from netcl.autograd.jit.step import CompiledGraph as CompiledGraph

@@ -18,7 +18,7 @@ from netcl.core.tensor import Tensor
 
 _keys = itertools.count()
 OPERATORS: dict[str, Callable[..., Any]] = {}  # ops on nodes by name, filled by netcl.autograd.functional
-INSPECT: dict[str, Callable[[Any], Any]] = {}  # filled by debug.py, which knows tapes
+INSPECT: dict[str, Callable[..., Any]] = {}  # filled by debug.py and hooks.py, which know tapes
 
 
 class Node(Feel, Methods):
@@ -141,6 +141,15 @@ class Node(Feel, Methods):
         if self.tape is not None:
             self.tape.retained[self.key] = self
         return self
+
+    def register_hook(self, hook: Callable[[Tensor], Any]) -> Any:
+        """Call hook(gradient) whenever this node's gradient is known; returns a handle with `remove()`.
+
+        The gradient is the sum over all uses; a tensor that the hook returns takes its place, here and further back. A
+        hook on a result goes with the graph. In a CompiledStep what the hook computes is recorded, its Python is not.
+        Raises GradientError for a node that requires no gradient.
+        """
+        return INSPECT["register_hook"](self, hook)
 
     def backward(self, grad: Tensor | None = None, retain_graph: bool = False) -> None:
         """`tape.backward(self)` on the tape that recorded this node."""

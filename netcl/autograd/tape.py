@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from netcl.autograd import hooks
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
 from netcl.core import layout, versions
@@ -37,12 +38,16 @@ class Record(NamedTuple):
     module: str = ""  # the module that called the op, kept while a profiler runs
 
 
+Found = dict[int, tuple[Node, Tensor]]  # gradients with their nodes, by key
+
+
 class Tape:
     """Records operations between nodes inside its `with` block, in this thread; `backward` may come after the block."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.retained: dict[int, Node] = {}
+        self.hooks: dict[int, hooks.Hooks] = {}  # of results, by key
         self.early: list[Tensor] | None = None  # a gradient that forward left for backward to take
         self._outer: list[Tape | None] = []
         self._spent = False
@@ -66,9 +71,13 @@ class Tape:
     def reset(self) -> None:
         """Forget everything recorded."""
         self.records.clear()
-        self.retained.clear()
-        self.early = None
+        self._forget()
         self._spent = False
+
+    def _forget(self) -> None:
+        self.retained.clear()
+        self.hooks.clear()
+        self.early = None  # of a loss that this backward did not come from
 
     def backward(self, loss: Node, grad: Tensor | None = None, retain_graph: bool = False) -> None:
         """Add d loss / d leaf to `.grad` of every leaf that requires a gradient.
@@ -79,57 +88,85 @@ class Tape:
         """
         if type(loss) is not Node or loss.tape is not self:
             _check_loss(self, loss)
+        seed = self.seed("backward", loss, grad)
+        _store(self.walked([(loss, seed)], retain_graph, self.retained), seed)
+
+    def seed(self, where: str, loss: Node, grad: Tensor | None) -> Tensor:
+        """The gradient to start from at `loss`. Raises GradientError unless its graph is there."""
         if self._spent:
             raise GradientError(
-                "backward: expected a recorded graph, got one already used; pass retain_graph=True before."
+                f"{where}: expected a recorded graph, got one already used; pass retain_graph=True before."
             )
         if not loss.requires_grad:
             raise GradientError(
-                "backward: expected a node that depends on something requiring a gradient, got one that does not; "
+                f"{where}: expected a node that depends on something requiring a gradient, got one that does not; "
                 "compute it inside `with Tape():` from Parameters or tensor(x, requires_grad=True)."
             )
         if loss.tape is not None and not self._holds(loss.key):
             raise GradientError(
-                "backward: expected a node whose graph is on this tape, got one recorded before reset() or freed by an "
+                f"{where}: expected a node whose graph is on this tape, got one recorded before reset() or freed by an "
                 "earlier backward; compute it again, or pass retain_graph=True to the earlier one."
             )
-        seed = _ones(loss) if grad is None else _upstream(grad, loss)
+        return _ones(loss) if grad is None else _upstream(where, grad, loss)
+
+    def walked(
+        self,
+        seeds: Sequence[tuple[Node, Tensor]],
+        retain: bool,
+        asked: dict[int, Node],
+        needed: set[int] | None = None,
+    ) -> Found:
+        """By key, the gradients of the leaves and of the results in `asked`, from those in `seeds`.
+
+        With `needed` only records of those results are walked through, for nothing but what is asked.
+        """
+        grads: dict[int, Tensor] = {}
+        for node, seed in seeds:
+            if node.tape is not None:
+                grads[node.key] = elementwise.add(grads[node.key], seed) if node.key in grads else seed
         outer, state.tape = state.tape, None
         try:
-            leaves = self._walk({loss.key: seed}, loss, retain_graph)
+            found = self._walk(grads, retain, asked, needed)
         finally:
             state.tape = outer
-        self._spent = not retain_graph
+        for node, seed in seeds:
+            if node.tape is None:
+                found[node.key] = (node, elementwise.add(found[node.key][1], seed) if node.key in found else seed)
+        self._spent = not retain
         if self._spent:
-            self.retained.clear()
-            self.early = None  # of a loss that this backward did not come from
-        _store(leaves, seed)
+            self._forget()
+        if needed is not None:
+            found = {key: pair for key, pair in found.items() if key in asked}
+        for key in asked.keys() & grads.keys():  # results of other tapes, which this one has no record of
+            found[key] = (asked[key], grads[key])
+        if hooks.LEAVES:
+            for key in found.keys() & hooks.LEAVES.keys():
+                node, grad = found[key]
+                found[key] = (node, hooks.passed(hooks.LEAVES[key], grad))
+        return found
 
     def _holds(self, key: int) -> bool:
         """Whether some record made the node of this key, most likely the last."""
         records = self.records
         return bool(records) and (key in records[-1].outputs or any(key in record.outputs for record in records))
 
-    def _walk(self, grads: dict[int, Tensor], loss: Node, retain: bool) -> dict[int, tuple[Node, Tensor]]:
-        """Pop each gradient where it is consumed; return those of leaves and retained nodes."""
-        found: dict[int, tuple[Node, Tensor]] = {}
-        if loss.tape is None:
-            found[loss.key] = (loss, grads[loss.key])
+    def _walk(self, grads: dict[int, Tensor], retain: bool, asked: dict[int, Node], needed: set[int] | None) -> Found:
+        """Pop each gradient where it is consumed; return those of leaves and of `asked`."""
+        found: Found = {}
         records = list(self.records) if retain else self.records
-        retained, anomaly = self.retained, state.anomaly
+        anomaly, special = state.anomaly, bool(asked or self.hooks)
         while records:
             record = records.pop()
             name, outputs, inputs, pullback, site, saved, version, _ = record
             if len(outputs) == 1:
                 upstream: Any = grads.pop(outputs[0], None)
-                if upstream is None:
-                    continue
             else:
-                upstream = tuple([grads.pop(key, None) for key in outputs])
-                if all(g is None for g in upstream):
-                    continue
-            if retained:
-                self._retain(outputs, upstream, found)
+                several = tuple([grads.pop(key, None) for key in outputs])
+                upstream = None if all(g is None for g in several) else several
+            if special and upstream is not None:
+                upstream = self._seen(outputs, upstream, asked, found, needed)
+            if upstream is None:
+                continue
             if version != versions.now:
                 _check_saved(record, saved)
             gradients = pullback(upstream)
@@ -150,11 +187,25 @@ class Tape:
                     grads[key] = elementwise.add(grads[key], dx) if key in grads else dx
         return found
 
-    def _retain(self, keys: tuple[int, ...], upstream: Any, found: dict[int, tuple[Node, Tensor]]) -> None:
-        """Note the gradients of those nodes that asked for theirs."""
-        for key, g in zip(keys, upstream if type(upstream) is tuple else (upstream,), strict=True):
-            if key in self.retained and g is not None:
-                found[key] = (self.retained[key], g)
+    def _seen(
+        self, keys: tuple[int, ...], upstream: Any, asked: dict[int, Node], found: Found, needed: set[int] | None
+    ) -> Any:
+        """The gradients of a record's results after their hooks, those of `asked` noted; None where the walk ends."""
+        through = needed is None or not needed.isdisjoint(keys)
+        if not through and asked.keys().isdisjoint(keys):
+            return None
+        many = type(upstream) is tuple
+        grads = list(upstream) if many else [upstream]
+        for i, key in enumerate(keys):
+            if grads[i] is None:
+                continue
+            if key in self.hooks:
+                grads[i] = hooks.passed(self.hooks[key], grads[i])
+            if key in asked:
+                found[key] = (asked[key], grads[i])
+        if not through:
+            return None
+        return tuple(grads) if many else grads[0]
 
 
 def _check_saved(record: Record, saved: Sequence[Any]) -> None:
@@ -212,15 +263,15 @@ def _check_loss(tape: Tape, loss: Any) -> None:
         )
 
 
-def _upstream(grad: Any, loss: Node) -> Tensor:
+def _upstream(where: str, grad: Any, loss: Node) -> Tensor:
     """The gradient that backward starts from, checked, in the loss's dtype."""
     if not isinstance(grad, Tensor):
         raise DTypeError(
-            f"backward: expected a Tensor as the upstream gradient, got {type(grad).__name__}; make one with "
+            f"{where}: expected a Tensor as the upstream gradient, got {type(grad).__name__}; make one with "
             "Tensor.from_host(queue, data)."
         )
     if grad.shape != loss.shape:
-        raise GradientError(f"backward: expected an upstream gradient of shape {loss.shape}, got {grad.shape}.")
+        raise GradientError(f"{where}: expected an upstream gradient of shape {loss.shape}, got {grad.shape}.")
     return grad.astype(loss.dtype)
 
 
@@ -231,19 +282,21 @@ def _ones(loss: Node) -> Tensor:
     return Tensor.ones(value.queue, value.shape, value.dtype)
 
 
-def _store(leaves: dict[int, tuple[Node, Tensor]], seed: Tensor) -> None:
-    """Write or add the gradients; each leaf gets memory of its own, since optimizers and clipping work in place."""
+def _store(leaves: Found, seed: Tensor) -> None:
+    """Write or add the gradients."""
     taken = {id(seed.buffer)}
     if state.leaves is not None:
         state.leaves += [node for node, _ in leaves.values()]
     for node, grad in leaves.values():
-        if node.grad is not None:
-            node.grad = elementwise.add(node.grad, grad)
-        elif id(grad.buffer) in taken or grad.offset or not layout.is_contiguous(grad.shape, grad.strides):
-            node.grad = elementwise.copy(grad)
-        else:
-            node.grad = grad
+        node.grad = owned(grad, taken) if node.grad is None else elementwise.add(node.grad, grad)
         taken.add(id(node.grad.buffer))
+
+
+def owned(grad: Tensor, taken: set[int]) -> Tensor:
+    """The gradient in contiguous memory that is not in `taken`, since optimizers and clipping work in place."""
+    if id(grad.buffer) in taken or grad.offset or not layout.is_contiguous(grad.shape, grad.strides):
+        return elementwise.copy(grad)
+    return grad
 
 
 def fit(g: Tensor, shape: Shape, dtype: DType) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from netcl.autograd import hooks
 from netcl.autograd.follow import Reached, changes
 from netcl.autograd.jit.draws import Draws
 from netcl.autograd.jit.shapes import registered
@@ -333,7 +334,7 @@ class CompiledStep:
         parts = []
         for key, recorded in found:
             inputs = ", ".join(
-                f"{d[2]}{list(d[1])}" if d[0] in ("tensor", "node", "array") else repr(d) for d in key[5:]
+                f"{d[2]}{list(d[1])}" if d[0] in ("tensor", "node", "array") else repr(d) for d in key[3:]
             )
             parts.append(f"inputs: {inputs or 'none'}\n{recorded.capture.explain()}")
         decisions = [d for states in self._states.values() for s in states for d in s.decisions]
@@ -345,7 +346,8 @@ class CompiledStep:
 
 def _key(inputs: Sequence[Any]) -> Key:
     """What a recording depends on: modes; kind, shape, dtype and queue of tensors; a plain value itself."""
-    found: list[Any] = [state.enabled, state.autocast, state.anomaly, route.mode, registered.serial]
+    modes = (state.enabled, state.autocast, state.anomaly, route.mode)
+    found: list[Any] = [modes, registered.serial, hooks.changes.serial]
     for x in inputs:
         if isinstance(x, Node):
             value = x.value
