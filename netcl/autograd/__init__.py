@@ -1,5 +1,6 @@
 """Reverse-mode automatic differentiation: nodes, the tape, and every operation as `ag.<op>`."""
 
+from netcl.autograd.checkpoint import checkpoint as checkpoint
 from netcl.autograd.compiler import AutogradPrimitive as AutogradPrimitive
 from netcl.autograd.compiler import TraceNode as TraceNode
 from netcl.autograd.compiler import TracingContext as TracingContext

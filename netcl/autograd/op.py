@@ -92,7 +92,8 @@ def apply_op(name: str, *args: Any, **attrs: Any) -> Any:
     edges = edges_of(args) if state.tape is not None and state.enabled and op.backward is not None else ()
     extra = {"recorded": any(edges)} if op.asks else {}
     if op.waits:  # one large gradient a tape: memory holds no more than before
-        extra["room"] = state.tape is not None and not state.tape.early and state.autocast is None
+        tape = state.tape
+        extra["room"] = tape is not None and not (tape.early or tape.rewrite) and state.autocast is None
     aux: Any
     try:
         result, aux = op.forward(*xs, **attrs, **extra) if op.aux else (op.forward(*xs, **attrs, **extra), None)

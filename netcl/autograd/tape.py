@@ -48,6 +48,7 @@ class Tape:
         self.records: list[Record] = []
         self.retained: dict[int, Node] = {}
         self.hooks: dict[int, hooks.Hooks] = {}  # of results, by key
+        self.rewrite: Callable[[int, Record], Record] | None = None  # while a checkpointed function runs
         self.early: list[Tensor] | None = None  # a gradient that forward left for backward to take
         self._outer: list[Tape | None] = []
         self._spent = False
@@ -66,7 +67,7 @@ class Tape:
     def add(self, record: Record) -> None:
         """Append one operation."""
         self._spent = False
-        self.records.append(record)
+        self.records.append(record if self.rewrite is None else self.rewrite(len(self.records), record))
 
     def reset(self) -> None:
         """Forget everything recorded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from netcl.core import recompute
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise
 from netcl.ops.normalization import batch_norm, group_norm, norm
@@ -114,6 +115,8 @@ def _batch_norm(
     Shapes: x (N, C, ...); weight, bias, running statistics (C,). Raises: ShapeError for one value per channel in
     training (it has no variance). Source: Ioffe and Szegedy 2015, arXiv:1502.03167.
     """
+    if training and recompute.running():  # the statistics moved when it ran first
+        running_mean = running_var = None
     y, mean, rstd = batch_norm.batch_norm(
         x, weight, bias, running_mean, running_var, training=training, momentum=momentum, eps=eps, activation=activation
     )
