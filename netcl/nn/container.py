@@ -91,7 +91,7 @@ def _is_plain(module: Module) -> bool:
     """Whether calling the module is its class's own forward: no hooks, and no other forward in its place."""
     kind = type(module)
     own = "forward" not in module.__dict__ and kind.forward is FORWARD[kind] and kind.__call__ is Module.__call__
-    return own and not (module._before or module._after)
+    return own and not module.hooked
 
 
 class ModuleList(_List):

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from netcl.autograd.follow import Followed
+from netcl.autograd.hooks import Handle
 from netcl.autograd.node import Parameter
 from netcl.autograd.state import state
 from netcl.core.dtypes import as_dtype, compute_dtype, is_float
 from netcl.core.errors import CheckpointError, DTypeError
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, destination
+from netcl.nn.hooks import BackwardHooks, Watched, recording
 from netcl.nn.recipe import record
 from netcl.ops import elementwise
 
@@ -30,20 +32,6 @@ class Keys(NamedTuple):
     unexpected_keys: list[str]
 
 
-class Handle:
-    """Removes a hook: this registration of it, where a function was registered more than once."""
-
-    def __init__(self, module: Module, hooks: dict[Handle, Any], hook: Any) -> None:
-        self._module, self._hooks = module, hooks
-        hooks[self] = hook
-        module._changed()
-
-    def remove(self) -> None:
-        """Take the hook away, from the next call of the module on; a second call does nothing."""
-        if self._hooks.pop(self, None) is not None:
-            self._module._changed()
-
-
 class Module(Followed):
     """Base of all layers and models. Subclasses set parameters and modules as attributes and define `forward`.
 
@@ -56,8 +44,9 @@ class Module(Followed):
     training = True
     _shown: tuple[str, ...] = ()  # names of the settings in the printed tree
     _buffers: Mapping[str, bool] = {}  # name of a tensor attribute -> whether it is saved
-    _before: Mapping[Handle, Callable[..., Any]] = {}  # hooks in order
-    _after: Mapping[Handle, Callable[..., Any]] = {}
+    _before: Mapping[Handle, tuple[Callable[..., Any], bool]] = {}  # hooks in order, and whether they take kwargs
+    _after: Mapping[Handle, tuple[Callable[..., Any], bool]] = {}
+    _backward: BackwardHooks = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -69,16 +58,39 @@ class Module(Followed):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.reached is not None:
-            state.reached.enter(self, bool(self._before or self._after))
-        for hook in tuple(self._before.values()) if self._before else ():  # a hook may remove itself, or add others
-            changed = hook(self, args)
-            if changed is not None:
-                args = changed if isinstance(changed, tuple) else (changed,)
+            state.reached.enter(self, self.hooked)
+        if self._before:
+            args, kwargs = self._prepared(args, kwargs)
+        watched = Watched(self, self._backward) if self._backward and recording() else None
+        if watched is not None:
+            args = watched.arguments(args)
         result = self.forward(*args, **kwargs)
-        for hook in tuple(self._after.values()) if self._after else ():
-            changed = hook(self, args, result)
+        for hook, with_kwargs in tuple(self._after.values()) if self._after else ():  # a hook may remove itself
+            changed = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
             result = result if changed is None else changed
-        return result
+        return result if watched is None else watched.result(result)
+
+    def _prepared(self, args: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments after the hooks that are called before forward."""
+        for hook, with_kwargs in tuple(self._before.values()):
+            changed = hook(self, args, kwargs) if with_kwargs else hook(self, args)
+            if changed is None:
+                continue
+            if not with_kwargs:
+                args = changed if isinstance(changed, tuple) else (changed,)
+            elif isinstance(changed, tuple) and len(changed) == 2 and isinstance(changed[1], dict):
+                args, kwargs = changed
+            else:
+                raise TypeError(
+                    "register_forward_pre_hook: expected a hook with_kwargs to return None or (args, kwargs), got "
+                    f"{type(changed).__name__}; return both, as a tuple and a dict."
+                )
+        return args, kwargs
+
+    @property
+    def hooked(self) -> bool:
+        """Whether functions of the user's run with it."""
+        return bool(self._before or self._after or self._backward)
 
     # -- what it is made of ----------------------------------------------------------------------------------------
 
@@ -303,13 +315,40 @@ class Module(Followed):
 
     # -- hooks and printing ----------------------------------------------------------------------------------------
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> Handle:
-        """Call hook(module, args, result) after forward; what it returns, if anything, replaces the result."""
-        return Handle(self, self.__dict__.setdefault("_after", {}), hook)
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> Handle:
+        """Call hook(module, args, result) after forward; what it returns, if anything, replaces the result.
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> Handle:
-        """Call hook(module, args) before forward; what it returns, if anything, replaces the arguments."""
-        return Handle(self, self.__dict__.setdefault("_before", {}), hook)
+        Args: prepend: before the hooks there are. with_kwargs: call hook(module, args, kwargs, result).
+        """
+        return self._hook("_after", hook, with_kwargs, prepend)
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> Handle:
+        """Call hook(module, args) before forward; what it returns, if anything, replaces the arguments.
+
+        Args: prepend: before the hooks there are. with_kwargs: call hook(module, args, kwargs), which may return
+            (args, kwargs).
+        """
+        return self._hook("_before", hook, with_kwargs, prepend)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
+        """Call hook(module, grad_input, grad_output) when backward has passed the module.
+
+        Both are tuples: the gradients of the positional arguments and of the results, None where there is none. What it
+        returns, if anything, takes the place of grad_input. Without arguments that want a gradient it is called when
+        grad_output is known. forward has to return a node or a tuple of them.
+        """
+        return self._hook("_backward", hook, False, prepend)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
+        """Call hook(module, grad_output) when backward comes to the module; what it returns replaces grad_output."""
+        return self._hook("_backward", hook, True, prepend)
+
+    def _hook(self, kind: str, hook: Callable[..., Any], option: bool, prepend: bool) -> Handle:
+        return Handle(self.__dict__.setdefault(kind, {}), (hook, option), self._changed, prepend)
 
     def extra_repr(self) -> str:
         """Settings shown between the brackets of the printed tree."""

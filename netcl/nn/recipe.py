@@ -33,6 +33,7 @@ NOT_SETTINGS = {
     "_buffers",
     "_before",
     "_after",
+    "_backward",
     "_stamp",
 }  # attributes that every module may have
 Keys = tuple[Any, ...]  # attributes, keys and positions that lead from one module to another
