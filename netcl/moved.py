@@ -11,6 +11,21 @@ import sys
 from types import ModuleType
 from typing import Any
 
+# other names of functions: name: what it is here
+SAME = {
+    "cat": "concat", "concatenate": "concat", "true_divide": "div", "divide": "div", "multiply": "mul",
+    "subtract": "sub", "negative": "neg", "absolute": "abs", "power": "pow", "greater": "gt", "less": "lt",
+    "not_equal": "ne", "greater_equal": "ge", "less_equal": "le", "amax": "max", "amin": "min", "arcsin": "asin",
+    "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "fix": "trunc", "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift",
+}  # fmt: skip
+
+# functions of core.familiar
+COMPOSED = (  # names by blanks
+    "addmm baddbmm bmm broadcast_to count_nonzero dot expand_as fliplr flipud hstack mm moveaxis movedim mv "
+    "narrow outer ravel reshape_as select swapaxes swapdims t unbind unflatten view_as vstack"
+)
+
 MOVED = {  # below netcl
     "core.rebind": "core.live",
     "core.pocl": "core.device.pocl",
@@ -88,6 +103,11 @@ NAMES = {  # below netcl: an older name, the module where it is, and after a col
     "core.kernels.primitives.WorkGroupTuner": "profiling.tune",
     "runtime.cache.program_cache": "runtime.cache:cacher",
     "runtime.cache.KernelHandle": "core.backend.opencl:Kernel",
+    **{f"{home}.{name}": f"{home}:{here}" for home in ("ops", "autograd") for name, here in SAME.items()},
+    **{f"ops.{name}": "core.familiar" for name in COMPOSED.split()},
+    **{f"autograd.{name}": "autograd.familiar" for name in COMPOSED.split()},
+    "ops.randperm": "ops:permutation",
+    "autograd.clamp": "autograd.familiar",
     "runtime.graph_fusion.fuse_graph": "autograd.compiler:jit_compile",
 }
 

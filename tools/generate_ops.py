@@ -16,12 +16,15 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from netcl.core.keywords import INDEX_FIRST  # noqa: E402
 from netcl.ops import declared as _declared  # noqa: E402, F401
 from netcl.ops import record  # noqa: E402
 from netcl.ops.record import Op  # noqa: E402
 
 WIDTH = 120
 PARTS = ("gelu_tanh", "gemm")  # ops that only others use
+WORDS = {"keepdims": "keepdim", "start_axis": "start_dim", "end_axis": "end_dim"}
+HIDDEN = ("recorded", "room", "dim", "start_dim", "end_dim")  # of others, or added again for all ops alike
 RENAMED = {"self": "x", "tensors": "xs"}
 SUBJECTS = {  # folder or module of an op's function: the module of its `ag.<op>`
     "elementwise": "elementwise", "special": "elementwise", "reduction": "reduction", "movement": "movement",
@@ -40,7 +43,10 @@ NAMES = {  # what annotations may name, and where it comes from
     "Node": "from netcl.autograd.node import Node", "Value": "from netcl.autograd.node import Value",
     "Operand": "from netcl.autograd.node import Operand",
     "apply_one": "from netcl.autograd.op import apply_one", "apply_many": "from netcl.autograd.op import apply_many",
-    "layout": "from netcl.core import layout", "Generator": "from netcl.ops.create.random import Generator",
+    "layout": "from netcl.core import layout", "axis_of": "from netcl.core.keywords import axis_of",
+    "index_before_axis": "from netcl.core.keywords import index_before_axis",
+    "needed_axis": "from netcl.core.keywords import needed_axis",
+    "Generator": "from netcl.ops.create.random import Generator",
 }  # fmt: skip
 
 
@@ -69,7 +75,7 @@ def subject(op: Op) -> str:
 
 def parameters_of(op: Op) -> list[inspect.Parameter]:
     """The public parameters, operands first as users give them."""
-    found = [p for p in inspect.signature(op.public).parameters.values() if p.name not in ("recorded", "room")]
+    found = [p for p in inspect.signature(op.public).parameters.values() if p.name not in HIDDEN]
     return [p.replace(name=RENAMED.get(p.name, p.name)) for p in found]
 
 
@@ -99,6 +105,51 @@ def declared(op: Op, p: inspect.Parameter) -> str:
     star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
     default = "" if p.default is p.empty else f" = {p.default!r}".replace("'", '"')
     return f"{star}{p.name}: {annotation(op, p)}{default}"
+
+
+def words_of(op: Op, given: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """PyTorch's words for arguments of the op, by name only."""
+    kind, found = inspect.Parameter.KEYWORD_ONLY, []
+    for p in given:
+        word = {"axis": "dims" if op.name in ("flip", "roll") else "dim", **WORDS}.get(p.name)
+        if word:
+            default = False if word == "keepdim" else None
+            type_ = str(p.annotation) if "None" in str(p.annotation) or word == "keepdim" else f"{p.annotation} | None"
+            type_ = "Axis" if type_ == "Axis | None" else type_
+            found.append(inspect.Parameter(word, kind, default=default, annotation=type_))
+    return found
+
+
+def with_words(op: Op, given: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """The parameters as they are declared: with PyTorch's words, and the axis optional where it is needed."""
+    words = words_of(op, given)
+    if not words or any(p.kind is p.VAR_POSITIONAL for p in given):
+        return given
+    shown = []
+    for p in given:
+        if p.name == "axis" and p.default is p.empty:
+            p = p.replace(default=None, annotation=f"{p.annotation} | None")
+        shown.append(p)
+    end = [p for p in shown if p.kind is p.VAR_KEYWORD]
+    return [*(p for p in shown if p not in end), *words, *end]
+
+
+def heeding(op: Op, given: list[inspect.Parameter], indent: str) -> list[str]:
+    """Lines that take PyTorch's words and order."""
+    lines, names = [], [p.name for p in given]
+    if op.name in INDEX_FIRST:
+        between = names[1 : names.index("axis")]
+        rotated = ", ".join([*between, "axis"])
+        lines.append(f"{indent}{rotated} = index_before_axis({rotated})")
+    for p in given:
+        word = next((w.name for w in words_of(op, [p]) if w.name != "keepdim"), "")
+        if word and not any(p.kind is p.VAR_POSITIONAL for p in given):
+            if p.default is p.empty:
+                lines.append(f'{indent}axis = needed_axis("{op.name}", axis, {word})')
+            else:
+                lines.append(f"{indent}if {word} is not None:")
+                lines.append(f'{indent}    {p.name} = axis_of("{op.name}", {p.name}, {p.default!r}, {word})')
+    return lines
 
 
 def signature(op: Op, given: list[inspect.Parameter]) -> list[str]:
@@ -151,6 +202,8 @@ def attribute(op: Op, p: inspect.Parameter) -> str:
         return f"**{p.name}"
     if p.kind is p.VAR_POSITIONAL:
         return f'{p.name}=layout.flat_ints("{op.name}", {p.name}, "{"a shape" if p.name == "shape" else p.name}")'
+    if p.name == "keepdims":
+        return "keepdims=keepdims or keepdim"
     if p.name in op.constants:
         return f"{p.name}={p.name}.value if isinstance({p.name}, Node) else {p.name}"
     return f"{p.name}={p.name}"
@@ -165,8 +218,9 @@ def function_text(op: Op) -> str:
     collected, passed = operands_of([p for p in given if is_operand(op, p)])
     items = [f'"{op.name}"', *passed.split(", "), *(attribute(op, p) for p in given if not is_operand(op, p))]
     assert count, op.name
-    lines = [wrapped(f"def {op.name}(", signature(op, given), f") -> {result}:", "")]
+    lines = [wrapped(f"def {op.name}(", signature(op, with_words(op, given)), f") -> {result}:", "")]
     lines.append(quoted(doc_of(op), "    "))
+    lines += heeding(op, given, "    ")
     lines += [collected] if collected else []
     lines.append(wrapped(f"return {door}(", items, ")", "    "))
     return "\n".join(lines)
@@ -230,6 +284,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from netcl.core.keywords import axis_of, index_before_axis, needed_axis
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -256,16 +312,30 @@ def method_text(op: Op, name: str) -> str:
     if name.startswith("__"):
         return operator_text(op, name)
     given = [p for p in parameters_of(op)[1:] if p.kind is not p.VAR_KEYWORD]
+    shown = signature(op, with_words(op, given))
     items = [
         "self",
-        *(declared(op, p).replace("Value", "Any").replace("Operand", "Any").replace("Scalar", "float") for p in given),
+        *(text.replace("Value", "Any").replace("Operand", "Any").replace("Scalar", "float") for text in shown),
     ]
-    passed = ["self", *(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in given)]
+    passed = ["self", *(passed_on(p) for p in given)]
     result = "tuple[Self, ...]" if "tuple[" in str(inspect.signature(op.public).return_annotation) else "Self"
     head = wrapped(f"def {name}(", items, f") -> {result}:", "    ")
     table = "_operations" if result == "Self" else "_several"
     body = wrapped(f'return self.{table}["{op.name}"](', passed, ")", " " * 8)
-    return "\n".join([head, quoted(doc_of(op).split("\n\n")[0], " " * 8), f"{body}"])
+    doc = quoted(doc_of(op).split("\n\n")[0], " " * 8)
+    return "\n".join([head, doc, *heeding(op, [op_first(op), *given], " " * 8), f"{body}"])
+
+
+def op_first(op: Op) -> inspect.Parameter:
+    """The operand that a method is of."""
+    return parameters_of(op)[0]
+
+
+def passed_on(p: inspect.Parameter) -> str:
+    """A parameter of a method as its op gets it."""
+    if p.name == "keepdims":
+        return "keepdims or keepdim"
+    return f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name
 
 
 def operator_text(op: Op, name: str) -> str:

@@ -1,5 +1,7 @@
 """Reverse-mode automatic differentiation: nodes, the tape, and every operation as `ag.<op>`."""
 
+from typing import Any
+
 from netcl.autograd.checkpoint import checkpoint as checkpoint
 from netcl.autograd.compiler import AutogradPrimitive as AutogradPrimitive
 from netcl.autograd.compiler import TraceNode as TraceNode
@@ -39,5 +41,11 @@ from netcl.autograd.training_compiler import TrainingPattern as TrainingPattern
 from netcl.autograd.training_compiler import fused_norm_activation as fused_norm_activation
 from netcl.autograd.training_compiler import fused_softmax_cross_entropy as fused_softmax_cross_entropy
 from netcl.autograd.training_compiler import fused_weighted_bce_smooth_l1_loss as fused_weighted_bce_smooth_l1_loss
+from netcl.moved import attribute
 from netcl.ops.record import OPS as OPS
 from netcl.ops.record import Op as Op
+
+
+def __getattr__(name: str) -> Any:
+    """Names that users of PyTorch and NumPy know functions by (netcl.core.familiar)."""
+    return attribute("netcl.autograd", name)

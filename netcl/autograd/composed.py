@@ -15,6 +15,7 @@ from netcl.autograd.op import apply_many, apply_one
 from netcl.core import layout
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError, unexpected
+from netcl.core.keywords import axis_of
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 from netcl.ops import promotion
@@ -203,10 +204,12 @@ def global_avg_pool2d(x: Value) -> Node:
 # -- movement ----------------------------------------------------------------------------------------------------------
 
 
-def flatten(x: Value, start_axis: int = 0) -> Node:
-    """Axes from `start_axis` on merged into one."""
-    shape, axis = _shape_of("flatten", x), layout.as_int("flatten", start_axis, "start_axis")
-    return _reshape(x, *shape[:axis], layout.size_of(shape[axis:]))
+def flatten(
+    x: Value, start_axis: int = 0, end_axis: int = -1, *, start_dim: int | None = None, end_dim: int | None = None
+) -> Node:
+    """Axes from `start_axis` to `end_axis` merged into one."""
+    start, end = axis_of("flatten", start_axis, 0, start_dim), axis_of("flatten", end_axis, -1, end_dim)
+    return _reshape(x, *layout.flattened(_shape_of("flatten", x), start, end))
 
 
 def transpose(x: Value, *axes: Any) -> Node:
@@ -219,16 +222,18 @@ def transpose(x: Value, *axes: Any) -> Node:
     return apply_one("permute", x, axes=tuple(order))
 
 
-def chunk(x: Value, chunks: int, axis: int = 0) -> tuple[Node, ...]:
+def chunk(x: Value, chunks: int, axis: int = 0, *, dim: int | None = None) -> tuple[Node, ...]:
     """At most `chunks` parts of equal size along `axis` (the last may be shorter)."""
+    axis = axis_of("chunk", axis, 0, dim)
     shape = _shape_of("chunk", x)
     size = chunk_size(shape[layout.as_axis("chunk", axis, len(shape))], chunks)
     return apply_many("split", x, sizes=size, axis=axis)
 
 
-def repeat(x: Value, repeats: int, axis: int | None = None) -> Node:
+def repeat(x: Value, repeats: int, axis: int | None = None, *, dim: int | None = None) -> Node:
     """Each element `repeats` times along `axis` (NumPy's repeat); without an axis the value is flattened."""
     check_repeats("repeat", repeats)
+    axis = axis_of("repeat", axis, None, dim)
     if axis is None:
         x, axis = _reshape(x, layout.size_of(_shape_of("repeat", x))), 0
     shape = _shape_of("repeat", x)
@@ -296,16 +301,16 @@ def _expand(x: Value, *shape: int) -> Node:
 # -- sorting -----------------------------------------------------------------------------------------------------------
 
 
-def sort(x: Value, axis: int = -1, descending: bool = False) -> Node:
+def sort(x: Value, axis: int = -1, descending: bool = False, *, dim: int | None = None) -> Node:
     """`x` sorted along `axis`, NaN last."""
-    axis = layout.as_axis("sort", axis, len(_shape_of("sort", x)))
+    axis = layout.as_axis("sort", axis_of("sort", axis, -1, dim), len(_shape_of("sort", x)))
     return apply_one("gather", x, apply_one("argsort", x, axis=axis, descending=descending), axis=axis)
 
 
-def topk(x: Value, k: int, axis: int = -1, largest: bool = True) -> tuple[Node, Node]:
+def topk(x: Value, k: int, axis: int = -1, largest: bool = True, *, dim: int | None = None) -> tuple[Node, Node]:
     """The `k` largest (or smallest) elements along `axis` in order, and their positions."""
     shape = _shape_of("topk", x)
-    axis = layout.as_axis("topk", axis, len(shape))
+    axis = layout.as_axis("topk", axis_of("topk", axis, -1, dim), len(shape))
     if not 0 <= layout.as_int("topk", k, "k") <= shape[axis]:
         raise ShapeError(f"topk: expected k in [0, {shape[axis]}] for axis {axis} of {shape}, got {k}.")
     order = apply_one("argsort", x, axis=axis, descending=largest)
@@ -313,9 +318,10 @@ def topk(x: Value, k: int, axis: int = -1, largest: bool = True) -> tuple[Node, 
     return apply_one("gather", x, places, axis=axis), places
 
 
-def take_along_dim(x: Value, indices: Value, axis: int | None = None) -> Node:
+def take_along_dim(x: Value, indices: Value, axis: int | None = None, *, dim: int | None = None) -> Node:
     """Elements of `x` along `axis`, one per element of `indices`: `gather` where the other axes broadcast."""
     shape, places = _shape_of("take_along_dim", x), _shape_of("take_along_dim", indices)
+    axis = axis_of("take_along_dim", axis, None, dim)
     if axis is None:
         flat = _reshape(x, layout.size_of(shape))
         return apply_one("gather", flat, _reshape(indices, layout.size_of(places)), axis=0)

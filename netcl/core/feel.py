@@ -10,6 +10,7 @@ import numpy as np
 
 from netcl.core.dtypes import is_float
 from netcl.core.errors import DTypeError, ShapeError
+from netcl.core.familiar_methods import Conversions, FamiliarMethods
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,7 +33,7 @@ def is_basic(key: Any) -> bool:
     return True
 
 
-class Feel:
+class Feel(FamiliarMethods, Conversions):
     """Stands on item, to_host, reshape, clip and the table of operations of the class that takes it in."""
 
     __slots__ = ()
@@ -135,6 +136,14 @@ class Feel:
     def zero_(self) -> Self:
         """Set every element to 0."""
         return self.fill_(0)
+
+    def relu_(self) -> Self:
+        """self = relu(self)."""
+        return self._become("relu_", "relu")
+
+    def masked_fill_(self, mask: Any, value: Any) -> Self:
+        """Set the elements at which `mask` is true to `value`."""
+        return self._become("masked_fill_", "masked_fill", mask, value)
 
     def _become(self, where: str, name: str, *operands: Any) -> Self:
         target = _own(self)._target(where)

@@ -226,6 +226,16 @@ def expanded(shape: Shape, strides: Shape, wanted: Shape) -> tuple[Shape, Shape]
     return target, expand_strides(shape, strides, target)
 
 
+def flattened(shape: Shape, start: Any, end: Any) -> Shape:
+    """The shape with the axes from `start` to `end` merged into one."""
+    if not shape:
+        return (1,)
+    start, end = as_axis("flatten", start, len(shape)), as_axis("flatten", end, len(shape))
+    if start > end:
+        raise ShapeError(f"flatten: expected start_axis not behind end_axis, got {start} and {end}.")
+    return (*shape[:start], size_of(shape[start : end + 1]), *shape[end + 1 :])
+
+
 def squeezed(shape: Shape, axis: Any) -> list[int]:
     """The axes that stay without those of length one: without all of them, or the ones named, which must have it."""
     if axis is None:

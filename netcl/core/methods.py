@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from netcl.core.keywords import axis_of, index_before_axis, needed_axis
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -605,12 +607,16 @@ class Methods:
         """Axes of length one repeated to `shape` without a copy; -1 keeps a length."""
         return self._operations["expand"](self, *shape)
 
-    def squeeze(self, axis: Any = None) -> Self:
+    def squeeze(self, axis: Any = None, *, dim: Any | None = None) -> Self:
         """Without the axes of length one (all of them, or those named; a named axis must have length one)."""
+        if dim is not None:
+            axis = axis_of("squeeze", axis, None, dim)
         return self._operations["squeeze"](self, axis)
 
-    def unsqueeze(self, axis: int) -> Self:
+    def unsqueeze(self, axis: int | None = None, *, dim: int | None = None) -> Self:
         """With a new axis of length one before `axis`."""
+        if dim is not None:
+            axis = axis_of("unsqueeze", axis, None, dim)
         return self._operations["unsqueeze"](self, axis)
 
     def __getitem__(self, key: Any) -> Self:
@@ -626,108 +632,190 @@ class Methods:
         """
         return self._operations["to"](self, queue)
 
-    def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
+    def split(self, sizes: int | Sequence[int], axis: int = 0, *, dim: int | None = None) -> tuple[Self, ...]:
         """Views of consecutive parts along `axis`: parts of the given size (the last may be shorter) or of given
         sizes.
         """
+        if dim is not None:
+            axis = axis_of("split", axis, 0, dim)
         return self._several["split"](self, sizes, axis)
 
-    def flip(self, axis: Any = None) -> Self:
+    def flip(self, axis: Any = None, *, dims: Any | None = None) -> Self:
         """A copy reversed along `axis` (an axis, several, or all)."""
+        if dims is not None:
+            axis = axis_of("flip", axis, None, dims)
         return self._operations["flip"](self, axis)
 
-    def roll(self, shift: int | Sequence[int], axis: Any = None) -> Self:
+    def roll(self, shift: int | Sequence[int], axis: Any = None, *, dims: Any | None = None) -> Self:
         """A copy moved by `shift` along `axis`, what falls off the end coming back at the start; without an axis,
         flat.
         """
+        if dims is not None:
+            axis = axis_of("roll", axis, None, dims)
         return self._operations["roll"](self, shift, axis)
 
-    def sum(self, axis: Axis = None, keepdims: bool = False) -> Self:
+    def sum(self, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False) -> Self:
         """Sum over `axis` (all axes when None), float32 in blocks; integers and booleans give int64."""
-        return self._operations["sum"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("sum", axis, None, dim)
+        return self._operations["sum"](self, axis, keepdims or keepdim)
 
-    def prod(self, axis: Axis = None, keepdims: bool = False) -> Self:
+    def prod(self, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False) -> Self:
         """Product over `axis`; integers and booleans give int64. Its gradient is exact where elements are zero."""
-        return self._operations["prod"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("prod", axis, None, dim)
+        return self._operations["prod"](self, axis, keepdims or keepdim)
 
-    def max(self, axis: Axis = None, keepdims: bool = False) -> Self:
+    def max(self, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False) -> Self:
         """Largest element over `axis`; NaN wins. Raises ShapeError over no elements."""
-        return self._operations["max"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("max", axis, None, dim)
+        return self._operations["max"](self, axis, keepdims or keepdim)
 
-    def min(self, axis: Axis = None, keepdims: bool = False) -> Self:
+    def min(self, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False) -> Self:
         """Smallest element over `axis`; NaN wins. Raises ShapeError over no elements."""
-        return self._operations["min"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("min", axis, None, dim)
+        return self._operations["min"](self, axis, keepdims or keepdim)
 
-    def mean(self, axis: Axis = None, keepdims: bool = False) -> Self:
+    def mean(self, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False) -> Self:
         """sum / count over `axis`; NaN over no elements. Integers and booleans give floats."""
-        return self._operations["mean"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("mean", axis, None, dim)
+        return self._operations["mean"](self, axis, keepdims or keepdim)
 
-    def var(self, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Self:
+    def var(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        correction: float = 0,
+        *,
+        dim: Axis = None,
+        keepdim: bool = False,
+    ) -> Self:
         """sum((x - mean)^2) / (n - correction) over `axis`, by two passes; NaN over no elements."""
-        return self._operations["var"](self, axis, keepdims, correction)
+        if dim is not None:
+            axis = axis_of("var", axis, None, dim)
+        return self._operations["var"](self, axis, keepdims or keepdim, correction)
 
-    def std(self, axis: Axis = None, keepdims: bool = False, correction: float = 0) -> Self:
+    def std(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        correction: float = 0,
+        *,
+        dim: Axis = None,
+        keepdim: bool = False,
+    ) -> Self:
         """Square root of `var`; the gradient is 0 where it is 0."""
-        return self._operations["std"](self, axis, keepdims, correction)
+        if dim is not None:
+            axis = axis_of("std", axis, None, dim)
+        return self._operations["std"](self, axis, keepdims or keepdim, correction)
 
-    def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> Self:
+    def logsumexp(self, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False) -> Self:
         """log(sum(exp(x))) over `axis` without overflow. All -inf (or nothing) gives -inf, any +inf gives +inf."""
-        return self._operations["logsumexp"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("logsumexp", axis, None, dim)
+        return self._operations["logsumexp"](self, axis, keepdims or keepdim)
 
-    def norm(self, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Self:
+    def norm(
+        self, ord: float = 2, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False
+    ) -> Self:
         """Norm of the elements over `axis`: sum |x| (ord 1), sqrt(sum x^2) (ord 2), max |x| (ord inf)."""
-        return self._operations["norm"](self, ord, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("norm", axis, None, dim)
+        return self._operations["norm"](self, ord, axis, keepdims or keepdim)
 
-    def any(self, axis: Axis = None, keepdims: bool = False) -> Self:
+    def any(self, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False) -> Self:
         """Whether some element over `axis` is not zero (NaN is not zero); bool."""
-        return self._operations["any"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("any", axis, None, dim)
+        return self._operations["any"](self, axis, keepdims or keepdim)
 
-    def all(self, axis: Axis = None, keepdims: bool = False) -> Self:
+    def all(self, axis: Axis = None, keepdims: bool = False, *, dim: Axis = None, keepdim: bool = False) -> Self:
         """Whether every element over `axis` is not zero; bool."""
-        return self._operations["all"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("all", axis, None, dim)
+        return self._operations["all"](self, axis, keepdims or keepdim)
 
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
+    def argmax(
+        self, axis: int | None = None, keepdims: bool = False, *, dim: int | None = None, keepdim: bool = False
+    ) -> Self:
         """Position of the first largest element along `axis` (None: of the flattened tensor); int64. NaN comes
         first.
         """
-        return self._operations["argmax"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("argmax", axis, None, dim)
+        return self._operations["argmax"](self, axis, keepdims or keepdim)
 
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
+    def argmin(
+        self, axis: int | None = None, keepdims: bool = False, *, dim: int | None = None, keepdim: bool = False
+    ) -> Self:
         """Position of the first smallest element along `axis` (None: of the flattened tensor); int64. NaN comes
         first.
         """
-        return self._operations["argmin"](self, axis, keepdims)
+        if dim is not None:
+            axis = axis_of("argmin", axis, None, dim)
+        return self._operations["argmin"](self, axis, keepdims or keepdim)
 
-    def take(self, index: Any, axis: int = 0) -> Self:
+    def take(self, index: Any, axis: int = 0, *, dim: int | None = None) -> Self:
         """Whole slices of `x` by position: y[.., i.., ..] = x[.., index[i..], ..]."""
+        if dim is not None:
+            axis = axis_of("take", axis, 0, dim)
         return self._operations["take"](self, index, axis)
 
-    def index_select(self, index: Any, axis: int = 0) -> Self:
+    def index_select(self, index: Any, axis: int = 0, *, dim: int | None = None) -> Self:
         """`take` with an index of one axis."""
+        index, axis = index_before_axis(index, axis)
+        if dim is not None:
+            axis = axis_of("index_select", axis, 0, dim)
         return self._operations["index_select"](self, index, axis)
 
-    def gather(self, index: Any, axis: int) -> Self:
+    def gather(self, index: Any, axis: int | None = None, *, dim: int | None = None) -> Self:
         """Elements of `x` along `axis`, one per element of `index`: y[i, j, k] = x[index[i, j, k], j, k] for axis 0."""
+        index, axis = index_before_axis(index, axis)
+        axis = needed_axis("gather", axis, dim)
         return self._operations["gather"](self, index, axis)
 
-    def scatter_add(self, index: Any, src: Any, axis: int) -> Self:
+    def scatter_add(self, index: Any, src: Any, axis: int | None = None, *, dim: int | None = None) -> Self:
         """`x` with `src` added along `axis`: y[index[i, j, k], j, k] += src[i, j, k] for axis 0."""
+        index, src, axis = index_before_axis(index, src, axis)
+        axis = needed_axis("scatter_add", axis, dim)
         return self._operations["scatter_add"](self, index, src, axis)
 
-    def scatter(self, index: Any, src: Any, axis: int) -> Self:
+    def scatter(self, index: Any, src: Any, axis: int | None = None, *, dim: int | None = None) -> Self:
         """`x` with elements of `src` put along `axis`: y[index[i, j, k], j, k] = src[i, j, k] for axis 0."""
+        index, src, axis = index_before_axis(index, src, axis)
+        axis = needed_axis("scatter", axis, dim)
         return self._operations["scatter"](self, index, src, axis)
 
-    def scatter_reduce(self, index: Any, src: Any, axis: int, reduce: str = "sum", include_self: bool = True) -> Self:
+    def scatter_reduce(
+        self,
+        index: Any,
+        src: Any,
+        axis: int | None = None,
+        reduce: str = "sum",
+        include_self: bool = True,
+        *,
+        dim: int | None = None,
+    ) -> Self:
         """`x` with what `src` puts at one place along `axis` combined: "sum", "prod", "mean", "amax" or "amin"."""
+        index, src, axis = index_before_axis(index, src, axis)
+        axis = needed_axis("scatter_reduce", axis, dim)
         return self._operations["scatter_reduce"](self, index, src, axis, reduce, include_self)
 
-    def index_copy(self, index: Any, src: Any, axis: int = 0) -> Self:
+    def index_copy(self, index: Any, src: Any, axis: int = 0, *, dim: int | None = None) -> Self:
         """`x` with slices of `src` put along `axis`: y[index[i]] = src[i] for axis 0."""
+        index, src, axis = index_before_axis(index, src, axis)
+        if dim is not None:
+            axis = axis_of("index_copy", axis, 0, dim)
         return self._operations["index_copy"](self, index, src, axis)
 
-    def index_add(self, index: Any, src: Any, axis: int = 0, alpha: float = 1) -> Self:
+    def index_add(self, index: Any, src: Any, axis: int = 0, alpha: float = 1, *, dim: int | None = None) -> Self:
         """`x` with `alpha` times slices of `src` added along `axis`: y[index[i]] += alpha * src[i] for axis 0."""
+        index, src, axis = index_before_axis(index, src, axis)
+        if dim is not None:
+            axis = axis_of("index_add", axis, 0, dim)
         return self._operations["index_add"](self, index, src, axis, alpha)
 
     def masked_select(self, mask: Any) -> Self:
@@ -738,12 +826,16 @@ class Methods:
         """Whether each element of `x` equals one of `values` (any shape); bool. Compares all pairs, storing none."""
         return self._operations["isin"](self, values)
 
-    def cumsum(self, axis: int | None = None) -> Self:
+    def cumsum(self, axis: int | None = None, *, dim: int | None = None) -> Self:
         """y[k] = x[0] + ... + x[k] along `axis`; without an axis, of the flattened tensor, as in NumPy."""
+        if dim is not None:
+            axis = axis_of("cumsum", axis, None, dim)
         return self._operations["cumsum"](self, axis)
 
-    def argsort(self, axis: int = -1, descending: bool = False) -> Self:
+    def argsort(self, axis: int = -1, descending: bool = False, *, dim: int | None = None) -> Self:
         """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
+        if dim is not None:
+            axis = axis_of("argsort", axis, -1, dim)
         return self._operations["argsort"](self, axis, descending)
 
     def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Self:
@@ -751,9 +843,17 @@ class Methods:
         return self._operations["histc"](self, bins, min, max)
 
     def unique(
-        self, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None
+        self,
+        sorted: bool = True,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+        axis: int | None = None,
+        *,
+        dim: int | None = None,
     ) -> Self:
         """The different elements of `x` in rising order; with an axis, its different slices in that order."""
+        if dim is not None:
+            axis = axis_of("unique", axis, None, dim)
         return self._operations["unique"](self, sorted, return_inverse, return_counts, axis)
 
     def nonzero(self) -> Self:
@@ -766,12 +866,16 @@ class Methods:
         """`nonzero` by its name in NumPy."""
         return self._operations["argwhere"](self)
 
-    def softmax(self, axis: int = -1) -> Self:
+    def softmax(self, axis: int = -1, *, dim: int | None = None) -> Self:
         """exp(x) / sum(exp(x)) along `axis`, with the maximum taken out first so that nothing overflows."""
+        if dim is not None:
+            axis = axis_of("softmax", axis, -1, dim)
         return self._operations["softmax"](self, axis)
 
-    def log_softmax(self, axis: int = -1) -> Self:
+    def log_softmax(self, axis: int = -1, *, dim: int | None = None) -> Self:
         """x - log(sum(exp(x))) along `axis`, without forming the softmax."""
+        if dim is not None:
+            axis = axis_of("log_softmax", axis, -1, dim)
         return self._operations["log_softmax"](self, axis)
 
     def matmul(self, b: Any) -> Self:
@@ -786,22 +890,32 @@ class Methods:
         known = isinstance(other, self._operands)
         return self._operations["matmul"](other, self) if known else self._refuse("matmul", other)
 
-    def flatten(self, start_axis: int = 0) -> Self:
-        """Axes from `start_axis` on merged into one."""
-        return self._operations["flatten"](self, start_axis)
+    def flatten(
+        self, start_axis: int = 0, end_axis: int = -1, *, start_dim: int | None = None, end_dim: int | None = None
+    ) -> Self:
+        """Axes from `start_axis` to `end_axis` merged into one."""
+        if start_dim is not None:
+            start_axis = axis_of("flatten", start_axis, 0, start_dim)
+        if end_dim is not None:
+            end_axis = axis_of("flatten", end_axis, -1, end_dim)
+        return self._operations["flatten"](self, start_axis, end_axis)
 
     def transpose(self, *axes: Any) -> Self:
         """Two axes exchanged when two are given for a tensor of any rank; else the same as `permute`."""
         return self._operations["transpose"](self, *axes)
 
-    def chunk(self, chunks: int, axis: int = 0) -> tuple[Self, ...]:
+    def chunk(self, chunks: int, axis: int = 0, *, dim: int | None = None) -> tuple[Self, ...]:
         """At most `chunks` views of equal size along `axis` (the last may be shorter)."""
+        if dim is not None:
+            axis = axis_of("chunk", axis, 0, dim)
         return self._several["chunk"](self, chunks, axis)
 
-    def repeat(self, repeats: int, axis: int | None = None) -> Self:
+    def repeat(self, repeats: int, axis: int | None = None, *, dim: int | None = None) -> Self:
         """Each element `repeats` times in place along `axis` (NumPy's repeat); without an axis the tensor is
         flattened.
         """
+        if dim is not None:
+            axis = axis_of("repeat", axis, None, dim)
         return self._operations["repeat"](self, repeats, axis)
 
     def tile(self, repeats: int | Sequence[int]) -> Self:
@@ -820,18 +934,26 @@ class Methods:
         """
         return self._operations["masked_scatter"](self, mask, source)
 
-    def repeat_interleave(self, repeats: Any, axis: int | None = None, output_size: int | None = None) -> Self:
+    def repeat_interleave(
+        self, repeats: Any, axis: int | None = None, output_size: int | None = None, *, dim: int | None = None
+    ) -> Self:
         """Each element `repeats` times in place along `axis`; without one x is flattened. `repeats`: a number, or
         one each.
         """
+        if dim is not None:
+            axis = axis_of("repeat_interleave", axis, None, dim)
         return self._operations["repeat_interleave"](self, repeats, axis, output_size)
 
-    def sort(self, axis: int = -1, descending: bool = False) -> Self:
+    def sort(self, axis: int = -1, descending: bool = False, *, dim: int | None = None) -> Self:
         """`x` sorted along `axis`, NaN last in either direction."""
+        if dim is not None:
+            axis = axis_of("sort", axis, -1, dim)
         return self._operations["sort"](self, axis, descending)
 
-    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, ...]:
+    def topk(self, k: int, axis: int = -1, largest: bool = True, *, dim: int | None = None) -> tuple[Self, ...]:
         """The `k` largest (or smallest) elements along `axis` in order, and their positions (int64)."""
+        if dim is not None:
+            axis = axis_of("topk", axis, -1, dim)
         return self._several["topk"](self, k, axis, largest)
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
@@ -840,6 +962,8 @@ class Methods:
         """
         return self._operations["masked_fill"](self, mask, value)
 
-    def take_along_dim(self, indices: Any, axis: int | None = None) -> Self:
+    def take_along_dim(self, indices: Any, axis: int | None = None, *, dim: int | None = None) -> Self:
         """Elements of `x` along `axis`, one per element of `indices`: `gather` where the other axes broadcast."""
+        if dim is not None:
+            axis = axis_of("take_along_dim", axis, None, dim)
         return self._operations["take_along_dim"](self, indices, axis)

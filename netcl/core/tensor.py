@@ -15,6 +15,7 @@ from netcl.core.device.transfer import Place, place_of, queue_at
 from netcl.core.dtypes import BFLOAT16, BOOL, FLOAT64, UINT8, DType, as_dtype, check_number, on_device, transferable
 from netcl.core.errors import DeviceError, DTypeError, ShapeError
 from netcl.core.feel import INDEXING, Feel, is_basic
+from netcl.core.keywords import axis_of, needed_axis
 from netcl.core.layout import Shape, as_int
 from netcl.core.memory import pool_of
 from netcl.core.methods import Methods
@@ -211,9 +212,20 @@ class Tensor(Feel, Methods):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError("__array__: expected copy=None or True for a tensor, whose values are copied to the host.")
+            return self._seen(dtype)
         array = self.to_host()
         return array if dtype is None else array.astype(dtype)
+
+    def _seen(self, dtype: Any) -> np.ndarray:
+        """The elements without a copy, to be read only, since writes through it would not count."""
+        if not isinstance(self.queue, CPUQueue) or (dtype is not None and np.dtype(dtype) != self.dtype):
+            raise ValueError(
+                "__array__: expected copy=None or True: values reach the host, and another dtype, by a copy."
+            )
+        self._tell("read", None)
+        view = self.array.view()
+        view.flags.writeable = False
+        return view
 
     def __bool__(self) -> bool:
         if self.size != 1:
@@ -240,10 +252,12 @@ class Tensor(Feel, Methods):
             return self.contiguous()._view(target, layout.contiguous_strides(target), 0)
         return self._view(target, strides)
 
-    def flatten(self, start_axis: int = 0) -> Tensor:
-        """Axes from `start_axis` on merged into one."""
-        axis = as_int("flatten", start_axis, "start_axis")
-        return self.reshape(*self.shape[:axis], layout.size_of(self.shape[axis:]))
+    def flatten(
+        self, start_axis: int = 0, end_axis: int = -1, *, start_dim: int | None = None, end_dim: int | None = None
+    ) -> Tensor:
+        """Axes from `start_axis` to `end_axis` merged into one."""
+        start, end = axis_of("flatten", start_axis, 0, start_dim), axis_of("flatten", end_axis, -1, end_dim)
+        return self.reshape(*layout.flattened(self.shape, start, end))
 
     def permute(self, *axes: Any) -> Tensor:
         """The axes in the given order, as NumPy's transpose(axes); without arguments they are reversed."""
@@ -273,14 +287,15 @@ class Tensor(Feel, Methods):
         lengths = tuple([as_int("expand", n) for n in wanted])
         return self._view(*layout.expanded(self.shape, self.strides, lengths))
 
-    def squeeze(self, axis: Any = None) -> Tensor:
+    def squeeze(self, axis: Any = None, *, dim: Any = None) -> Tensor:
         """Without the axes of length one (all of them, or those named; a named axis must have length one)."""
+        axis = axis_of("squeeze", axis, None, dim)
         kept = layout.squeezed(self.shape, axis)
         return self._view(tuple(self.shape[i] for i in kept), tuple(self.strides[i] for i in kept))
 
-    def unsqueeze(self, axis: int) -> Tensor:
+    def unsqueeze(self, axis: int | None = None, *, dim: int | None = None) -> Tensor:
         """With a new axis of length one before `axis`."""
-        axis = layout.as_axis("unsqueeze", axis, self.ndim + 1)
+        axis = layout.as_axis("unsqueeze", needed_axis("unsqueeze", axis, dim), self.ndim + 1)
         return self._view((*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:]))
 
     def part(self, key: Any) -> Tensor:

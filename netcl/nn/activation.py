@@ -7,6 +7,7 @@ from typing import Any
 
 import netcl.autograd as ag
 from netcl.core.errors import ShapeError
+from netcl.core.keywords import axis_of
 from netcl.nn.inputs import input_of
 from netcl.nn.module import Module
 
@@ -152,8 +153,8 @@ class Softmax(Module):
 
     _shown = ("axis",)
 
-    def __init__(self, axis: int = -1) -> None:
-        self.axis = axis
+    def __init__(self, axis: int = -1, *, dim: int | None = None) -> None:
+        self.axis = axis_of(type(self).__name__, axis, -1, dim)
 
     def forward(self, x: Any) -> Any:
         """Same shape."""

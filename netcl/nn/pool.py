@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import netcl.autograd as ag
+from netcl.core.keywords import axis_of
 from netcl.nn.module import Module
 
 
@@ -59,13 +60,16 @@ class AdaptiveAvgPool2d(Module):
 
 
 class Flatten(Module):
-    """Axes from `start_axis` to the last merged into one: (N, C, H, W) -> (N, C H W)."""
+    """Axes from `start_axis` to `end_axis` merged into one: (N, C, H, W) -> (N, C H W)."""
 
-    _shown = ("start_axis",)
+    _shown = ("start_axis", "end_axis")
 
-    def __init__(self, start_axis: int = 1) -> None:
-        self.start_axis = start_axis
+    def __init__(
+        self, start_axis: int = 1, end_axis: int = -1, *, start_dim: int | None = None, end_dim: int | None = None
+    ) -> None:
+        self.start_axis = axis_of("Flatten", start_axis, 1, start_dim)
+        self.end_axis = axis_of("Flatten", end_axis, -1, end_dim)
 
     def forward(self, x: Any) -> Any:
         """A view."""
-        return ag.flatten(x, self.start_axis)
+        return ag.flatten(x, self.start_axis, self.end_axis)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from netcl.core.errors import DTypeError, NetclError
+from netcl.core.keywords import INDEX_FIRST, SYNONYMS, in_our_order, renamed
 from netcl.core.tensor import Tensor
 from netcl.ops.record import find
 
@@ -26,10 +27,14 @@ FREE = {
 
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose failure at an operand that is no Tensor is a DTypeError."""
+    """`function`, whose failure at an operand that is no Tensor is a DTypeError; it takes PyTorch's words and order."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and not SYNONYMS.keys().isdisjoint(kwargs):
+            kwargs = renamed(name, kwargs)
+        if len(args) > 1 and args[1].__class__ is int and name in INDEX_FIRST:
+            args, kwargs = in_our_order(name, args, kwargs)
         try:
             return function(*args, **kwargs)
         except AttributeError as error:

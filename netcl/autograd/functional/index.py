@@ -7,6 +7,7 @@ from typing import Any
 
 from netcl.autograd.node import Node, Value
 from netcl.autograd.op import apply_many, apply_one
+from netcl.core.keywords import axis_of, index_before_axis, needed_axis
 
 __all__ = [
     "argsort",
@@ -47,26 +48,33 @@ def triu(x: Value, k: int = 0) -> Node:
     return apply_one("triu", x, k=k)
 
 
-def take(x: Value, index: Value, axis: int = 0) -> Node:
+def take(x: Value, index: Value, axis: int = 0, *, dim: int | None = None) -> Node:
     """Whole slices of `x` by position: y[.., i.., ..] = x[.., index[i..], ..].
 
     Shapes: index of any shape; y = x.shape[:axis] + index.shape + x.shape[axis + 1:]. Raises IndexOutOfRange (see the
     module), DTypeError, ShapeError.
     """
+    if dim is not None:
+        axis = axis_of("take", axis, 0, dim)
     return apply_one("take", x, index, axis=axis)
 
 
-def index_select(x: Value, index: Value, axis: int = 0) -> Node:
+def index_select(x: Value, index: Value, axis: int = 0, *, dim: int | None = None) -> Node:
     """`take` with an index of one axis."""
+    index, axis = index_before_axis(index, axis)
+    if dim is not None:
+        axis = axis_of("index_select", axis, 0, dim)
     return apply_one("index_select", x, index, axis=axis)
 
 
-def gather(x: Value, index: Value, axis: int) -> Node:
+def gather(x: Value, index: Value, axis: int | None = None, *, dim: int | None = None) -> Node:
     """Elements of `x` along `axis`, one per element of `index`: y[i, j, k] = x[index[i, j, k], j, k] for axis 0.
 
     Shapes: index has the rank of x and at most its lengths except along `axis`; y has the index's shape. Raises
     IndexOutOfRange (see the module), DTypeError, ShapeError.
     """
+    index, axis = index_before_axis(index, axis)
+    axis = needed_axis("gather", axis, dim)
     return apply_one("gather", x, index, axis=axis)
 
 
@@ -79,27 +87,38 @@ def embedding(weight: Value, index: Value, padding_index: int | None = None) -> 
     return apply_one("embedding", weight, index, padding_index=padding_index)
 
 
-def scatter_add(x: Value, index: Value, src: Value, axis: int) -> Node:
+def scatter_add(x: Value, index: Value, src: Value, axis: int | None = None, *, dim: int | None = None) -> Node:
     """`x` with `src` added along `axis`: y[index[i, j, k], j, k] += src[i, j, k] for axis 0.
 
     Shapes: index and src alike, of the rank of x and at most its lengths except along `axis`. The dtypes of x and src
     promote as in NumPy. Raises IndexOutOfRange for indices outside [-length, length) (see pick.py), ShapeError.
     """
+    index, src, axis = index_before_axis(index, src, axis)
+    axis = needed_axis("scatter_add", axis, dim)
     return apply_one("scatter_add", x, index, src, axis=axis)
 
 
-def scatter(x: Value, index: Value, src: Value, axis: int) -> Node:
+def scatter(x: Value, index: Value, src: Value, axis: int | None = None, *, dim: int | None = None) -> Node:
     """`x` with elements of `src` put along `axis`: y[index[i, j, k], j, k] = src[i, j, k] for axis 0.
 
     Where positions repeat, the last src along the axis stays, and it alone gets a gradient. Shapes: index and src
     alike, of the rank of x and at most its lengths except along `axis`. Raises IndexOutOfRange for indices outside
     [-length, length) (see pick.py), ShapeError, DTypeError unless x and src have one dtype.
     """
+    index, src, axis = index_before_axis(index, src, axis)
+    axis = needed_axis("scatter", axis, dim)
     return apply_one("scatter", x, index, src, axis=axis)
 
 
 def scatter_reduce(
-    x: Value, index: Value, src: Value, axis: int, reduce: str = "sum", include_self: bool = True
+    x: Value,
+    index: Value,
+    src: Value,
+    axis: int | None = None,
+    reduce: str = "sum",
+    include_self: bool = True,
+    *,
+    dim: int | None = None,
 ) -> Node:
     """`x` with what `src` puts at one place along `axis` combined: "sum", "prod", "mean", "amax" or "amin".
 
@@ -109,26 +128,34 @@ def scatter_reduce(
     is shared evenly among equal ones. Raises IndexOutOfRange for indices outside [-length, length), ShapeError,
     DTypeError for bools and for the mean of integers.
     """
+    index, src, axis = index_before_axis(index, src, axis)
+    axis = needed_axis("scatter_reduce", axis, dim)
     return apply_one("scatter_reduce", x, index, src, axis=axis, reduce=reduce, include_self=include_self)
 
 
-def index_copy(x: Value, index: Value, src: Value, axis: int = 0) -> Node:
+def index_copy(x: Value, index: Value, src: Value, axis: int = 0, *, dim: int | None = None) -> Node:
     """`x` with slices of `src` put along `axis`: y[index[i]] = src[i] for axis 0.
 
     Where positions repeat, the last slice stays, and it alone gets a gradient. Shapes: index of one axis; src of x's
     shape, but as long as the index along `axis`. Raises IndexOutOfRange for indices outside [-length, length),
     ShapeError, DTypeError unless x and src have one dtype.
     """
+    index, src, axis = index_before_axis(index, src, axis)
+    if dim is not None:
+        axis = axis_of("index_copy", axis, 0, dim)
     return apply_one("index_copy", x, index, src, axis=axis)
 
 
-def index_add(x: Value, index: Value, src: Value, axis: int = 0, alpha: float = 1) -> Node:
+def index_add(x: Value, index: Value, src: Value, axis: int = 0, alpha: float = 1, *, dim: int | None = None) -> Node:
     """`x` with `alpha` times slices of `src` added along `axis`: y[index[i]] += alpha * src[i] for axis 0.
 
     Sums run in the order of the index. Shapes: index of one axis; src of x's shape, but as long as the index along
     `axis`. The dtypes of x and src promote as in NumPy. Raises IndexOutOfRange for indices outside
     [-length, length), ShapeError, DTypeError for bools.
     """
+    index, src, axis = index_before_axis(index, src, axis)
+    if dim is not None:
+        axis = axis_of("index_add", axis, 0, dim)
     return apply_one("index_add", x, index, src, axis=axis, alpha=alpha)
 
 
@@ -150,17 +177,21 @@ def isin(x: Value, values: Value) -> Node:
     return apply_one("isin", x, values)
 
 
-def cumsum(x: Value, axis: int | None = None) -> Node:
+def cumsum(x: Value, axis: int | None = None, *, dim: int | None = None) -> Node:
     """y[k] = x[0] + ... + x[k] along `axis`; without an axis, of the flattened tensor, as in NumPy.
 
     Integers and booleans give int64. Sums are kept in double precision where the device has it at no cost, else in
     float32 in blocks.
     """
+    if dim is not None:
+        axis = axis_of("cumsum", axis, None, dim)
     return apply_one("cumsum", x, axis=axis)
 
 
-def argsort(x: Value, axis: int = -1, descending: bool = False) -> Node:
+def argsort(x: Value, axis: int = -1, descending: bool = False, *, dim: int | None = None) -> Node:
     """Positions that sort `x` along `axis`, as int64: equal elements keep their order, NaN comes last."""
+    if dim is not None:
+        axis = axis_of("argsort", axis, -1, dim)
     return apply_one("argsort", x, axis=axis, descending=descending)
 
 
@@ -210,7 +241,13 @@ def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Node:
 
 
 def unique(
-    x: Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None
+    x: Value,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    dim: int | None = None,
 ) -> Node:
     """The different elements of `x` in rising order; with an axis, its different slices in that order.
 
@@ -218,6 +255,8 @@ def unique(
     and how often each occurs (int64). Every NaN differs from all others, and comes last; -0 equals 0. `sorted` changes
     nothing: they are found by sorting. Their number depends on the data: on a device this waits for the queue.
     """
+    if dim is not None:
+        axis = axis_of("unique", axis, None, dim)
     return apply_one("unique", x, sorted=sorted, return_inverse=return_inverse, return_counts=return_counts, axis=axis)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from netcl.autograd.node import Node, Value
 from netcl.autograd.op import apply_many, apply_one
 from netcl.core import layout
+from netcl.core.keywords import axis_of
 
 __all__ = [
     "astype",
@@ -42,13 +43,17 @@ def expand(x: Value, *shape: Any) -> Node:
     return apply_one("expand", x, shape=layout.flat_ints("expand", shape, "a shape"))
 
 
-def squeeze(x: Value, axis: Any = None) -> Node:
+def squeeze(x: Value, axis: Any = None, *, dim: Any | None = None) -> Node:
     """Without the axes of length one (all of them, or those named; a named axis must have length one)."""
+    if dim is not None:
+        axis = axis_of("squeeze", axis, None, dim)
     return apply_one("squeeze", x, axis=axis)
 
 
-def unsqueeze(x: Value, axis: int) -> Node:
+def unsqueeze(x: Value, axis: int | None = None, *, dim: int | None = None) -> Node:
     """With a new axis of length one before `axis`."""
+    if dim is not None:
+        axis = axis_of("unsqueeze", axis, None, dim)
     return apply_one("unsqueeze", x, axis=axis)
 
 
@@ -72,29 +77,39 @@ def to(x: Value, queue: Any) -> Node:
     return apply_one("to", x, queue=queue)
 
 
-def concat(xs: Sequence[Value], axis: int = 0) -> Node:
+def concat(xs: Sequence[Value], axis: int = 0, *, dim: int | None = None) -> Node:
     """The tensors one after the other along `axis`; dtypes are promoted.
 
     Shapes: equal except along `axis`. One copy per tensor. Raises ShapeError otherwise, or when none is given.
     """
+    if dim is not None:
+        axis = axis_of("concat", axis, 0, dim)
     return apply_one("concat", *xs, axis=axis)
 
 
-def stack(xs: Sequence[Value], axis: int = 0) -> Node:
+def stack(xs: Sequence[Value], axis: int = 0, *, dim: int | None = None) -> Node:
     """The tensors side by side along a new `axis`; all of one shape."""
+    if dim is not None:
+        axis = axis_of("stack", axis, 0, dim)
     return apply_one("stack", *xs, axis=axis)
 
 
-def split(x: Value, sizes: int | Sequence[int], axis: int = 0) -> tuple[Node, ...]:
+def split(x: Value, sizes: int | Sequence[int], axis: int = 0, *, dim: int | None = None) -> tuple[Node, ...]:
     """Views of consecutive parts along `axis`: parts of the given size (the last may be shorter) or of given sizes."""
+    if dim is not None:
+        axis = axis_of("split", axis, 0, dim)
     return apply_many("split", x, sizes=sizes, axis=axis)
 
 
-def flip(x: Value, axis: Any = None) -> Node:
+def flip(x: Value, axis: Any = None, *, dims: Any | None = None) -> Node:
     """A copy reversed along `axis` (an axis, several, or all)."""
+    if dims is not None:
+        axis = axis_of("flip", axis, None, dims)
     return apply_one("flip", x, axis=axis)
 
 
-def roll(x: Value, shift: int | Sequence[int], axis: Any = None) -> Node:
+def roll(x: Value, shift: int | Sequence[int], axis: Any = None, *, dims: Any | None = None) -> Node:
     """A copy moved by `shift` along `axis`, what falls off the end coming back at the start; without an axis, flat."""
+    if dims is not None:
+        axis = axis_of("roll", axis, None, dims)
     return apply_one("roll", x, shift=shift, axis=axis)

@@ -6,21 +6,26 @@ from typing import Any
 
 from netcl.autograd.node import Node, Value
 from netcl.autograd.op import apply_one
+from netcl.core.keywords import axis_of
 
 __all__ = ["batch_norm", "group_norm", "layer_norm", "log_softmax", "rms_norm", "softmax"]
 
 
-def softmax(x: Value, axis: int = -1) -> Node:
+def softmax(x: Value, axis: int = -1, *, dim: int | None = None) -> Node:
     """exp(x) / sum(exp(x)) along `axis`, with the maximum taken out first so that nothing overflows.
 
     Shapes: any; integers become float32. A slice of -inf alone gives NaN, as 0 / 0 does, also in log_softmax; in
     `attention` a query that sees no key gets 0.
     """
+    if dim is not None:
+        axis = axis_of("softmax", axis, -1, dim)
     return apply_one("softmax", x, axis=axis)
 
 
-def log_softmax(x: Value, axis: int = -1) -> Node:
+def log_softmax(x: Value, axis: int = -1, *, dim: int | None = None) -> Node:
     """x - log(sum(exp(x))) along `axis`, without forming the softmax."""
+    if dim is not None:
+        axis = axis_of("log_softmax", axis, -1, dim)
     return apply_one("log_softmax", x, axis=axis)
 
 
