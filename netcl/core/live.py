@@ -96,7 +96,7 @@ class _Computed(Cell):
 def each_step(fn: Callable[[], None]) -> None:
     """Run `fn` now and, when a recording is being made, again before each of its replays (in order of registration)."""
     fn()
-    found = recording()
+    found = None if active is None else recording()
     if found is not None:
         found.on_step(fn)
 

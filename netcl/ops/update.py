@@ -16,7 +16,7 @@ from netcl.core.backend import cpu
 from netcl.core.dtypes import FLOAT32, NARROW, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.kernels import dialect
-from netcl.core.layout import is_contiguous
+from netcl.core.layout import contiguous_strides, is_contiguous
 from netcl.core.live import Cell, each_step, recording, unrecorded
 from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, same_queue
@@ -133,7 +133,8 @@ def _numpy(row: Update, master: bool, gated: bool) -> Callable[..., Any]:
 
 
 def _part(flat: Tensor, start: int, like: Tensor) -> Tensor:
-    return flat[start : start + like.size].reshape(like.shape)
+    """The elements of `flat`, a contiguous tensor of one axis, from `start` on as a tensor of the shape of `like`."""
+    return Tensor(flat.buffer, like.shape, contiguous_strides(like.shape), flat.offset + start, flat.dtype, flat.queue)
 
 
 def _gradient(name: str, p: Tensor, g: Tensor) -> Tensor:

@@ -33,18 +33,29 @@ from netcl.fusion import many as multi
 _HOST = {"sqrt": math.sqrt, "exp": math.exp, "log": math.log, "abs": abs, "__builtins__": {}}
 
 
-class _Hoist(ast.NodeTransformer):
-    """Replaces the largest parts that read scalars only by names k0, k1, ..."""
-
-    def __init__(self, scalars: frozenset[str]) -> None:
-        self.scalars, self.found = scalars, {}  # type: tuple[frozenset[str], dict[str, str]]
-
-    def visit(self, node: ast.AST) -> Any:
+def _hoisted(formula: str, scalars: frozenset[str], found: dict[str, str]) -> str:
+    """`formula` with names k0, k1, ... for the largest parts that read scalars only; `found`: the name of each."""
+    tree = ast.parse(formula, mode="eval")
+    todo: list[tuple[Any, str, Any]] = [(tree, "body", None)]  # an expression: its owner, field, and place in a list
+    while todo:
+        owner, field, i = todo.pop()
+        held = getattr(owner, field)
+        node = held if i is None else held[i]
         names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - set(dialect.FUNCTIONS)
-        if isinstance(node, ast.expr) and names and names <= self.scalars:
-            text = ast.unparse(node)
-            return ast.Name(self.found.setdefault(text, f"k{len(self.found)}"), ast.Load())
-        return super().generic_visit(node)
+        if names and names <= scalars:
+            number = ast.Name(found.setdefault(ast.unparse(node), f"k{len(found)}"), ast.Load())
+            if i is None:
+                setattr(owner, field, number)
+            else:
+                held[i] = number
+            continue
+        inside: list[tuple[Any, str, Any]] = []
+        for name, value in ast.iter_fields(node):
+            values = value if isinstance(value, list) else [value]
+            places = range(len(values)) if isinstance(value, list) else [None]
+            inside += [(node, name, place) for place, x in zip(places, values) if isinstance(x, ast.expr)]
+        todo += reversed(inside)
+    return ast.unparse(tree)
 
 
 @dataclass(frozen=True)
@@ -59,14 +70,13 @@ class Update:
     @cached_property
     def compiled(self) -> tuple[tuple[tuple[str, str], ...], int, Callable[..., tuple[float, ...]]]:
         """The statements with k0, k1, ... for what only scalars decide, how many there are, and what gives them."""
-        hoist, statements = _Hoist(frozenset(self.scalars)), []
+        found, statements = dict[str, str](), []
         for line in self.text:
             name, formula = (part.strip() for part in line.split("=", 1))
-            tree = ast.parse(formula, mode="eval")
-            statements.append((name, ast.unparse(ast.fix_missing_locations(hoist.visit(tree)))))
+            statements.append((name, _hoisted(formula, frozenset(self.scalars), found)))
         given = ", ".join(self.scalars)
-        numbers = eval(f"lambda {given}: ({''.join(f'{text}, ' for text in hoist.found)})", _HOST)
-        return tuple(statements), len(hoist.found), numbers
+        numbers = eval(f"lambda {given}: ({''.join(f'{text}, ' for text in found)})", _HOST)
+        return tuple(statements), len(found), numbers
 
     @cached_property
     def reads_gradient(self) -> bool:

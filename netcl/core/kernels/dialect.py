@@ -213,46 +213,33 @@ def constant(value: float, element: str) -> str:
     return repr(float(value)) + ("f" if element == "float" else "")
 
 
-class _Renderer(ast.NodeVisitor):
-    """A formula as C text."""
-
-    OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=",
-                 ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
-                 ast.USub: "-", ast.Invert: "~"}  # fmt: skip
-
-    def __init__(self, element: str) -> None:
-        self.element = element
-
-    def visit_Expression(self, node: ast.Expression) -> str:
-        return str(self.visit(node.body))
-
-    def visit_BinOp(self, node: ast.BinOp) -> str:
-        return f"({self.visit(node.left)} {self.OPERATORS[type(node.op)]} {self.visit(node.right)})"
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> str:
-        return f"({self.OPERATORS[type(node.op)]}{self.visit(node.operand)})"
-
-    def visit_Compare(self, node: ast.Compare) -> str:
-        return f"({self.visit(node.left)} {self.OPERATORS[type(node.ops[0])]} {self.visit(node.comparators[0])})"
-
-    def visit_Call(self, node: ast.Call) -> str:
-        name = self.visit(node.func)
-        prefix = "f_" if name in FUNCTIONS else ""
-        return f"{prefix}{name}({', '.join(self.visit(a) for a in node.args)})"
-
-    def visit_Name(self, node: ast.Name) -> str:
-        return node.id
-
-    def visit_Constant(self, node: ast.Constant) -> str:
-        text = constant(ast.literal_eval(node), self.element)
-        return text if self.element in FLOATING else f"(T)({text})"  # an int may not meet vectors of narrower ones
+_OPERATORS = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">=",
+    ast.Eq: "==", ast.NotEq: "!=", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.USub: "-", ast.Invert: "~",
+}  # fmt: skip
 
 
 @cache
 def to_c(formula: str, element: str) -> str:
     """A formula as a C expression over T, whose elements are of type `element`."""
-    text: str = _Renderer(element).visit(ast.parse(formula, mode="eval"))
-    return text
+    tree = ast.parse(formula, mode="eval").body
+    text: dict[ast.AST, str] = {}
+    for n in reversed(list(ast.walk(tree))):  # what a node holds comes before it
+        if isinstance(n, ast.BinOp):
+            text[n] = f"({text[n.left]} {_OPERATORS[type(n.op)]} {text[n.right]})"
+        elif isinstance(n, ast.UnaryOp):
+            text[n] = f"({_OPERATORS[type(n.op)]}{text[n.operand]})"
+        elif isinstance(n, ast.Compare):
+            text[n] = f"({text[n.left]} {_OPERATORS[type(n.ops[0])]} {text[n.comparators[0]]})"
+        elif isinstance(n, ast.Call):
+            prefix = "f_" if text[n.func] in FUNCTIONS else ""
+            text[n] = f"{prefix}{text[n.func]}({', '.join([text[a] for a in n.args])})"
+        elif isinstance(n, ast.Name):
+            text[n] = n.id
+        elif isinstance(n, ast.Constant):
+            number = constant(ast.literal_eval(n), element)
+            text[n] = number if element in FLOATING else f"(T)({number})"  # an int may not meet narrower vectors
+    return text[tree]
 
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
