@@ -39,6 +39,17 @@ __kernel void add_columns(__global T* restrict out, __global const INDEX* restri
     const I c0 = (item - o * blocks) * chunk, c1 = LEAST(c0 + chunk, cols);
     if (o >= outer) return;
     __global T* base = out + o * n * cols;
+    if (cols == 1) {  // as below, without a loop over columns
+        for (I k = 0; k < count; k++) {
+            const INDEX v = index[oindex + o * i_o + k * i_k];
+            if (v < low || v >= n) { bad_index(flag, code, v, LIMIT); continue; }
+            if (v == skip) continue;
+            __global T* to = base + FROM_START(v);
+            const T a = *to, b = LOAD(src, osrc + o * s_o + k * s_k);
+            *to = MERGE(a, b);
+        }
+        return;
+    }
     for (I k = 0; k < count; k++) {
         const I at = oindex + o * i_o + k * i_k, from = osrc + o * s_o + k * s_k;
         if (i_c == 0) {
