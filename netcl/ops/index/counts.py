@@ -31,19 +31,19 @@ from netcl.kernels.grid import FAR, GROUP, is_wide, like
 from netcl.kernels.plans import remember
 from netcl.kernels.program import program
 from netcl.ops.create.factories import linspace
-from netcl.ops.elementwise import cast, div, le, lt, mul, ne, sub, where
+from netcl.ops.elementwise import cast, div, mul, ne, sub
 from netcl.ops.index.find import nonzero
-from netcl.ops.index.pick import check_index_dtype, take
+from netcl.ops.index.pick import check_index_dtype, take, three
 from netcl.ops.index.place import index_copy
 from netcl.ops.index.scan import cumsum
 from netcl.ops.index.scatter import Addition, added
-from netcl.ops.index.search import searchsorted
+from netcl.ops.index.search import bin_of
 from netcl.ops.index.sort import argsort
 from netcl.ops.movement import concat
 from netcl.ops.reduction import any as any_of
 from netcl.ops.reduction import reduce
 
-PARTS = 1 << 14  # positions from which a CPU device counts them in parts
+PART = 1 << 12  # positions that a CPU device's item counts at least
 NEAR_BYTES = 1 << 14  # of local memory that a GPU's group counts in
 GROUPS = 8  # that count at once, for each compute unit
 
@@ -71,38 +71,32 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 def counted(name: str, x: Tensor, weights: Tensor | None, length: int) -> Tensor:
     """How often each position below `length` occurs in `x` (one axis), or the sum of its weights.
 
-    GPUs count by atomics, whose sums of whole numbers are the same in every order. CPU devices count long x in parts,
+    GPUs count by atomics, whose sums of whole numbers are the same in every order; CPU devices count long x in parts,
     whose sums are added in order.
     """
-    profile = profile_of(x.queue)
-    if weights is None and profile.kind not in ("cpu", "numpy") and 0 < x.size < FAR and length < FAR:
-        out = Tensor.zeros(x.queue, (length,), INT32)
-        launch = remember(x.queue, ("count", length, *like(x)), lambda: _count_plan(x, length))
-        launch(index=x, out=out.buffer, code=arm_flag(x.queue, name))
-        return cast(out, INT64)
-    src = Tensor.ones(x.queue, x.shape, INT64) if weights is None else weights
-    parts = 4 * profile.compute_units if profile.kind == "cpu" and x.size >= PARTS else 1
-    rest = -x.size % parts
-    if rest:
-        x = concat([x, Tensor.full(x.queue, (rest,), length, x.dtype)], 0)
-        src = concat([src, Tensor.zeros(x.queue, (rest,), src.dtype)], 0)
-    index, values = x.reshape(parts, -1, 1), src.reshape(parts, -1, 1)
-    job = Addition(name, (parts, length + 1 if rest else length), 1, index, values, strict=True)
-    sums = added(job)[:, :length]
-    return sums.reshape(length) if parts == 1 else cast(reduce(sums, "sum", 0), src.dtype)
+    queue, profile = x.queue, profile_of(x.queue)
+    if weights is None and profile.kind != "numpy" and 0 < x.size < FAR and length < FAR:
+        parts = min(4 * profile.compute_units, x.size // max(length, PART)) if profile.kind == "cpu" else 1
+        out = Tensor.zeros(queue, (max(parts, 1), length), INT32)
+        launch = remember(queue, ("count", length, *like(x)), lambda: _count_plan(x, *out.shape))
+        launch(index=x, out=out.buffer, code=arm_flag(queue, name))
+        return cast(out.reshape(length), INT64) if parts <= 1 else reduce(out, "sum", 0)
+    src = Tensor.ones(queue, x.shape, INT64) if weights is None else weights
+    job = Addition(name, (length,), 0, x.reshape(1, -1, 1), three(src, 0), strict=True)
+    return added(job)
 
 
-def _count_plan(x: Tensor, length: int) -> Launch[Any]:
+def _count_plan(x: Tensor, parts: int, length: int) -> Launch[Any]:
     """The launch that counts the positions in `x`."""
     queue, profile = x.queue, profile_of(x.queue)
-    slots = 1 << max(length - 1, 1).bit_length()
+    on_cpu, slots = profile.kind == "cpu", 1 << max(length - 1, 1).bit_length()
     near = {"SLOTS": slots} if 4 * slots <= min(NEAR_BYTES, profile.local_mem) else {}
-    width = "long" if is_wide(profile, x) else "int"
-    source = sources.load("index.cl", "count.cl", INDEX=C_NAME[x.dtype], I=width, **near)
-    group = profile.group(GROUP)
-    groups = min(-(-x.size // group), GROUPS * profile.compute_units)
-    made = program(queue, source, "count", ("-w",))
-    facts = {"flag": flag_buffer(queue), "i_k": x.strides[0], "n": length, "size": x.size}
+    width = "long" if is_wide(profile, x, parts * length) else "int"
+    how = {"PLAIN": 1} if on_cpu else near
+    made = program(queue, sources.load("index.cl", "count.cl", INDEX=C_NAME[x.dtype], I=width, **how), "count", ("-w",))
+    group = 1 if on_cpu else profile.group(GROUP)
+    groups = parts if on_cpu else min(-(-x.size // group), GROUPS * profile.compute_units)
+    facts = {"flag": flag_buffer(queue), "i_k": x.strides[0], "n": length, "size": x.size, "span": -(-x.size // parts)}
     return made.bind((groups * group,), (group,), **facts)
 
 
@@ -241,9 +235,6 @@ def _edge_dtype(x: Tensor) -> DType:
 
 
 def _in_bins(name: str, x: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
-    """Counts by bisection among the edges: slot 0 and the last take what lies outside."""
-    count = edges.shape[0] - 1
-    flat = x.reshape(-1)
-    place = searchsorted(edges, flat, right=True)
-    place = where(le(flat, edges[-1:]), where(lt(place, count), place, count), count + 1)
-    return counted(name, place, None if weights is None else weights.reshape(-1), count + 2)[1:-1]
+    """Counts by bisection among the edges; what lies outside goes to a slot of its own."""
+    place = bin_of(name, edges, x.reshape(-1))
+    return counted(name, place, None if weights is None else weights.reshape(-1), edges.shape[0])[1:]

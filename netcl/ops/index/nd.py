@@ -24,6 +24,7 @@ from netcl.core.tensor import OPERATIONS, Tensor
 from netcl.kernels.grid import is_wide, like, line_of
 from netcl.kernels.plans import remember
 from netcl.ops.create.factories import arange
+from netcl.ops.index.counts import counted
 from netcl.ops.index.pick import RAVEL, check_index_dtype, from_start, gather_program
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")  # of scatter_nd, as in ONNX
@@ -222,8 +223,17 @@ def repeat_interleave(x: Any, repeats: Any, axis: int | None = None, output_size
     ends = OPERATIONS["cumsum"](counts, 0)
     if output_size is None:
         sized_by_data("repeat_interleave", "give output_size")
-        output_size = int(ends[-1:].item()) if counts.size else 0
-        if counts.size and OPERATIONS["min"](counts).item() < 0:
-            raise ValueError("repeat_interleave: expected counts of at least 0, got a negative one.")
-    line = arange(counts.queue, output_size, dtype=INT64)
-    return x.take(OPERATIONS["searchsorted"](ends, line, True), axis)
+        least, output_size = _least_and_last(counts, ends)
+        if least < 0:
+            raise ValueError(f"repeat_interleave: expected counts of at least 0, got {least}.")
+    size = layout.as_int("repeat_interleave", output_size, "output_size", 0)
+    marks = counted("repeat_interleave", ends, None, size + 1)  # an element is the number of those that ended before it
+    return x.take(OPERATIONS["cumsum"](marks[:size]), axis)
+
+
+def _least_and_last(counts: Tensor, ends: Tensor) -> tuple[int, int]:
+    """The smallest count and the sum of all, read together."""
+    if counts.size == 0:
+        return 0, 0
+    both = OPERATIONS["concat"]([OPERATIONS["min"](counts).astype(INT64), ends[-1:]], 0).tolist()
+    return int(both[0]), int(both[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from netcl.core import layout
 from netcl.core.backend import cpu
 from netcl.core.device.profile import profile_of
-from netcl.core.dtypes import C_NAME, INT64, DType, compute_dtype, is_float
+from netcl.core.dtypes import C_NAME, INT32, INT64, DType, compute_dtype, is_float
 from netcl.core.errors import ShapeError
 from netcl.core.protocols import Launch
 from netcl.core.tensor import Tensor, allocate, same_queue
@@ -20,6 +19,8 @@ from netcl.kernels.plans import remember
 from netcl.kernels.program import program
 from netcl.ops.index.pick import gather
 from netcl.ops.product.op import promote
+
+EACH = 8  # values that an item of a CPU device looks up together
 
 
 def searchsorted(
@@ -57,15 +58,26 @@ def _found(where: str, sorted: Tensor, values: Tensor, right: bool, sorter: Tens
             raise ShapeError(f"{where}: expected a sorter of shape {sorted.shape}, got {sorter.shape}.")
         sorted = gather(sorted, sorter, -1)
     row, wanted = promote(sorted, values)
+    return _searched(where, row, wanted, bool(right), False)
+
+
+def bin_of(where: str, edges: Tensor, values: Tensor) -> Tensor:
+    """Which bin each value lies in, counted from 1, and 0 outside (int32): see `histogram`."""
+    row, wanted = promote(edges, values)
+    return _searched(where, row, wanted, True, True)
+
+
+def _searched(where: str, row: Tensor, wanted: Tensor, right: bool, bins: bool) -> Tensor:
+    dtype = INT32 if bins else INT64
     if wanted.size == 0 or row.size == 0:
-        return Tensor.zeros(wanted.queue, wanted.shape, INT64)
+        return Tensor.zeros(wanted.queue, wanted.shape, dtype)
     rows = layout.size_of(row.shape[:-1])
     row, lines = row.reshape(rows, row.shape[-1]), wanted.reshape(rows, -1)
     if row.backend == "cpu":
-        return cpu.compute(_numpy_search, row, lines, right=bool(right)).reshape(wanted.shape)
-    launch = remember(row.queue, (where, *like(row), *like(lines)), lambda: _plan(row, lines))
-    out = allocate(row.queue, wanted.shape, INT64)
-    launch(sorted=row, v=lines, out=out.buffer, right=int(right))
+        return cpu.compute(_numpy_search, row, lines, right=right, bins=bins).reshape(wanted.shape)
+    launch = remember(row.queue, (where, bins, *like(row), *like(lines)), lambda: _plan(row, lines, dtype))
+    out = allocate(row.queue, wanted.shape, dtype)
+    launch(sorted=row, v=lines, out=out.buffer, right=int(right), bins=int(bins))
     return out
 
 
@@ -76,24 +88,25 @@ def check_rows(where: str, sorted: layout.Shape, values: layout.Shape) -> None:
         raise ShapeError(f"{where}: expected sorted {want}, got {sorted} for {values}.")
 
 
-def _plan(row: Tensor, values: Tensor) -> Launch[Any]:
+def _plan(row: Tensor, values: Tensor, result: DType) -> Launch[Any]:
     profile, queue = profile_of(row.queue), row.queue
     grid, local, step = line_of(profile, values.size)
-    made = program(queue, _source(row.dtype, is_wide(profile, row, values)), "search", ("-w",))
-    s_r, s_n = (0 if row.shape[0] == 1 else row.strides[0]), row.strides[1]
-    facts = {"s_r": s_r, "s_n": s_n, "v_r": values.strides[0], "v_m": values.strides[1]}
-    return made.bind(grid, local, **facts, n=row.shape[1], m=values.shape[1], size=values.size, step=step)
+    each = EACH if profile.kind == "cpu" else 1
+    width = "long" if is_wide(profile, row, values) else "int"
+    types = {"S": C_NAME[row.dtype], "T": C_NAME[compute_dtype(row.dtype)], "R": C_NAME[result], "I": width}
+    made = program(queue, sources.load("search.cl", **types, EACH=each), "search", ("-w",))
+    several = row.shape[0] > 1
+    strides = {"s_r": row.strides[0] if several else 0, "v_r": values.strides[0] if several else 0}
+    facts = {**strides, "s_n": row.strides[1], "v_m": values.strides[1], "n": row.shape[1], "m": values.shape[1]}
+    return made.bind(grid, local, **facts, size=values.size, step=step)
 
 
-@cache
-def _source(dtype: DType, wide: bool) -> str:
-    return sources.load("search.cl", S=C_NAME[dtype], T=C_NAME[compute_dtype(dtype)], I="long" if wide else "int")
-
-
-def _numpy_search(rows: np.ndarray, values: np.ndarray, right: bool) -> np.ndarray:
+def _numpy_search(rows: np.ndarray, values: np.ndarray, right: bool, bins: bool) -> np.ndarray:
     dtype = compute_dtype(rows.dtype) if is_float(rows.dtype) else rows.dtype
     side: Any = "right" if right else "left"
-    found = [
-        np.searchsorted(r, v, side) for r, v in zip(rows.astype(dtype, copy=False), values.astype(dtype, copy=False))
-    ]
-    return np.stack(found).astype(np.int64, copy=False)
+    rows, values = rows.astype(dtype, copy=False), values.astype(dtype, copy=False)
+    found = np.stack([np.searchsorted(r, v, side) for r, v in zip(rows, values)])
+    if bins:
+        last = rows.shape[1]
+        found[found == last] = np.where(values[found == last] == rows[0, -1], last - 1, 0)
+    return found.astype(np.int32 if bins else np.int64, copy=False)
