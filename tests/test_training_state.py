@@ -18,10 +18,11 @@ FIXTURE = Path(__file__).parent / "fixtures" / "training_state.safetensors"  # m
 CLOSE = 1e-9  # everything is float64
 EXAMPLES = 200 if os.environ.get("NETCL_TEST_ALL") == "1" else 15
 
+WAYS = (*programs.WAYS, "checkpoint")
 layers, seeds, rows = st.sampled_from(programs.LAYERS), st.integers(0, 99), st.sampled_from((4, 5))
 
 
-@pytest.mark.parametrize("way", [None, "eager", "jit", "step"], ids=["mixed", "eager", "jit", "recorded"])
+@pytest.mark.parametrize("way", [None, *WAYS], ids=["mixed", "eager", "jit", "recorded", "checkpoint"])
 @pytest.mark.parametrize("seed", range(12))
 def test_training_goes_on_as_in_pytorch(queue, seed, way, tmp_path):
     wanted = load_file(FIXTURE)
@@ -51,7 +52,12 @@ class Training(RuleBasedStateMachine):
         wanted = self.plain.act(name, given)
         compare(self.other.act(name, given), wanted, f"{name} {given}", CLOSE)
 
-    @rule(way=st.sampled_from(programs.WAYS), rows=rows, seed=seeds, without=st.sampled_from(("", "first.weight")))
+    @rule(
+        way=st.sampled_from(WAYS),
+        rows=rows,
+        seed=seeds,
+        without=st.sampled_from(("", "first.weight")),
+    )
     def step(self, way, rows, seed, without):
         self.both("step", way=way, rows=rows, seed=seed, without=without)
 

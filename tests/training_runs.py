@@ -90,7 +90,8 @@ class Run:
         if way == "step":
             loss, grads = self.recorded(x, labels, without)
         else:
-            loss, grads = self.train(self.model if way == "eager" else self.compiled, ag.tensor(x), labels, without)
+            forward = {"jit": self.compiled, "checkpoint": lambda x: ag.checkpoint(self.model, x)}.get(way, self.model)
+            loss, grads = self.train(forward, ag.tensor(x), labels, without)
         found = {f"grad.{name}": None for name, _ in self.model.named_parameters()}
         return {**found, **{f"grad.{k}": g.to_host() for k, g in grads.items()}, "loss": loss.to_host()}
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from netcl.autograd.follow import Reached
 from netcl.autograd.jit.trace import Untraceable
 from netcl.autograd.node import Node
 from netcl.autograd.state import state
@@ -43,13 +44,16 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
     if tape is None or not state.enabled or tape.rewrite is not None:  # one around this runs all of it again
         return function(*args, **kwargs)
     segment = _Segment(len(tape.records), functools.partial(function, *map(_packed, args), **_packed(kwargs)))
+    outer, state.reached = state.reached, state.reached or Reached()
+    modules, before = state.reached.modules, len(state.reached.modules)
     tape.rewrite = segment.rewritten
     try:
         with recompute.logged(segment.draws):
             return function(*args, **kwargs)
     finally:
-        tape.rewrite = None
+        tape.rewrite, state.reached = None, outer
         segment.version = versions.now
+        segment.modes = [(module, module.training) for module in modules[before:]]
 
 
 class _Held(NamedTuple):
@@ -74,6 +78,7 @@ class _Segment:
         self.start, self.call = start, call  # records on the tape before the call; packed arguments
         self.autocast = state.autocast
         self.draws: list[Any] = []
+        self.modes: list[tuple[Any, bool]] = []  # the modules that ran, and whether they were training
         self.facts: list[_Facts] = []
         self.version = versions.now  # when forward was done
         self.checked = -1  # when what it reads was last compared with that
@@ -111,6 +116,12 @@ class _Segment:
         self.checked = versions.now
 
     def _run_again(self) -> None:
+        changed = next((module for module, training in self.modes if module.training != training), None)
+        if changed is not None:
+            raise GradientError(
+                "checkpoint: expected modules in the mode that they had in forward, got a "
+                f"{type(changed).__name__} with training={changed.training}; call backward before train() or eval()."
+            )
         tape, before = Tape(), (state.tape, state.enabled, state.autocast)
         args, kwargs = _unpacked(self.call.args, tape), _unpacked(self.call.keywords, tape)
         try:
@@ -126,7 +137,7 @@ class _Segment:
             then = f"{len(self.facts)}" if first < 0 else f"{self.facts[first].name} of {self.facts[first].shapes}"
             raise GradientError(
                 f"checkpoint: expected the function to do the same operations when it runs again ({then}), got {what}; "
-                "let it depend on its arguments, and leave modules in their mode until backward."
+                "let it depend on its arguments, and on what stays as it was until backward."
             )
         self.fresh = dict(enumerate(tape.records))
 

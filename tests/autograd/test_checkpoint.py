@@ -245,6 +245,34 @@ def test_the_peak_of_memory_falls(cl_queue):
     assert peak(cl_queue, ag.checkpoint) <= 8 + 4 + 4
 
 
+def test_the_peak_of_a_recorded_step_falls(cl_queue):
+    w, peaks, found = Parameter(Tensor.ones(cl_queue, (1,))), [], []
+    x = Tensor.ones(cl_queue, (64, 1024))
+
+    def block(y):
+        for _ in range(4):
+            y = ag.tanh(y * 1.01)
+        return y
+
+    for call in (plainly, ag.checkpoint):
+
+        def step(x, call=call):
+            with ag.Tape() as tape:
+                y = ag.tensor(x) * w
+                for _ in range(8):
+                    y = call(block, y)
+            w.grad = None
+            tape.backward(y)
+            return w.grad
+
+        compiled = ag.CompiledStep(step)
+        found += [compiled(x).to_host() for _ in range(3)]
+        peaks.append(compiled.captures[-1].peak_bytes / x.nbytes)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+    assert peaks[1] <= 0.5 * peaks[0]
+
+
 def test_nothing_stays_when_backward_never_comes(cl_queue):
     gc.collect()
     pool = pool_of(cl_queue)
@@ -270,6 +298,18 @@ def test_what_is_read_again_may_not_change(queue):
         with pytest.raises(GradientError, match=r"as forward read them, got one of shape \(2,\)"):
             tape.backward(y)
     assert x.grad is None
+
+
+def test_modules_in_another_mode_are_refused(queue):
+    """A batch norm's gradient would be another, without a word."""
+    norm, x = BatchNorm1d(queue, 2).double(), leaf(queue, [[1.0, 2.0], [3.0, 5.0]])
+    with ag.Tape() as tape:
+        y = ag.checkpoint(lambda x: norm(x) * 2.0, x)
+    norm.eval()
+    with pytest.raises(GradientError, match="the mode that they had in forward, got a BatchNorm1d with training=False"):
+        tape.backward(y, retain_graph=True)
+    norm.train()
+    tape.backward(y)
 
 
 def test_other_operations_or_draws_are_refused(queue):
