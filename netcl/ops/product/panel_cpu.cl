@@ -92,8 +92,9 @@ static inline void transpose_back(__global S* d, long sc, __local const E* s, in
 }
 #endif
 
-// Copy a rows x cols block with element strides sr, sc to d, row-major with `ld` elements per row.
-INLINE void copy_block(__local E* d, int ld, __global const S* s, int rows, int cols, long sr, long sc) {
+// Copy a rows x cols block with element strides sr, sc to d, row-major with `ld` elements per row. Not inlined: two
+// copies of it in a kernel took half of the kernel's compilation.
+static void copy_block(__local E* d, int ld, __global const S* s, int rows, int cols, long sr, long sc) {
     if (sc == 1) {
         for (; rows >= 4; rows -= 4, s += 4 * sr, d += 4 * ld) {  // four lines in flight
             int c = 0;
