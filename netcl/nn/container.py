@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from netcl.core.arguments import whole
 from netcl.nn.activation import GELU, ReLU, SiLU
 from netcl.nn.conv import Conv2d
 from netcl.nn.linear import Linear
@@ -42,11 +43,45 @@ class _List(Module):
         kind: Any = type(self)
         return kind(self.layers[index]) if isinstance(index, slice) else self.layers[index]
 
+    def __setitem__(self, index: int, layer: Module) -> None:
+        """Put a module in the place of another."""
+        self.layers[self._place(index)] = _checked(type(self).__name__, layer)
+        self._changed()
+
+    def __delitem__(self, index: int | slice) -> None:
+        """Take modules out; those behind move up."""
+        del self.layers[index if isinstance(index, slice) else self._place(index)]
+        self._changed()
+
     def append(self, layer: Module) -> Any:
         """Add a module at the end."""
-        self.layers.append(_checked(type(self).__name__, layer))
+        return self.insert(len(self), layer)
+
+    def insert(self, index: int, layer: Module) -> Any:
+        """Add a module before the one at `index`."""
+        where = type(self).__name__
+        self.layers.insert(whole(where, "an index", index), _checked(where, layer))
         self._changed()
         return self
+
+    def extend(self, layers: Iterable[Module]) -> Any:
+        """Add modules at the end."""
+        self.layers.extend([_checked(type(self).__name__, layer) for layer in layers])
+        self._changed()
+        return self
+
+    def pop(self, index: int = -1) -> Module:
+        """Take a module out and return it."""
+        layer = self.layers.pop(self._place(index))
+        self._changed()
+        return layer
+
+    def _place(self, index: Any) -> int:
+        where, n = type(self).__name__, len(self.layers)
+        place = whole(where, "an index", index)
+        if not -n <= place < n:
+            raise IndexError(f"{where}: expected an index in [{-n}, {n}), got {place}.")
+        return place
 
 
 def _checked(where: str, layer: Any) -> Module:
@@ -96,12 +131,6 @@ def _is_plain(module: Module) -> bool:
 
 class ModuleList(_List):
     """A list of modules; what is done with them is up to the owner's forward."""
-
-    def extend(self, modules: Iterable[Module]) -> ModuleList:
-        """Add modules at the end."""
-        for m in modules:
-            self.append(m)
-        return self
 
 
 class ModuleDict(Module):
