@@ -38,6 +38,9 @@ class Dataset:
     def __getitem__(self, index: int) -> Any:
         raise NotImplementedError(f"{type(self).__name__}: expected a method __getitem__(index).")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} samples)"
+
 
 class TensorDataset(Dataset):
     """Arrays of equal length; sample i is a tuple of their i-th elements (the element itself for a single array)."""
@@ -54,6 +57,10 @@ class TensorDataset(Dataset):
             raise ShapeError(
                 f"TensorDataset: expected arrays of one length, got shapes {[a.shape for a in self.arrays]}."
             )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{a.shape} {a.dtype}" for a in self.arrays)
+        return f"{type(self).__name__}({shown})"
 
     def __len__(self) -> int:
         return len(self.arrays[0])
@@ -77,6 +84,9 @@ class Subset(Dataset):
         bad = self.indices[(self.indices < 0) | (self.indices >= len(dataset))]
         if bad.size:
             raise IndexOutOfRange(f"Subset: expected indices in [0, {len(dataset)}), got {bad[0]}.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} of {self.dataset!r})"
 
     def __len__(self) -> int:
         return len(self.indices)

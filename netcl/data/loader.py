@@ -108,6 +108,13 @@ class DataLoader:
         self._warned = False
         self.feed: Feed | None = None  # memory and the second queue, made when they are first needed
 
+    def __repr__(self) -> str:
+        given = {"batch_size": self.batch_size, "shuffle": self.shuffle, "drop_last": self.drop_last}
+        given |= {"sampler": self.sampler} if self.sampler is not None else {"seed": self.seed}
+        given |= {"num_workers": self.num_workers} if self.num_workers else {}
+        settings = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        return f"{type(self).__name__}({self.dataset!r}, {len(self)} batches, {settings})"
+
     def set_epoch(self, epoch: int) -> None:
         """The number of the next pass, which starts at its first batch."""
         self.epoch = whole(f"{type(self).__name__}.set_epoch", "epoch", epoch, 0)
