@@ -23,7 +23,7 @@ from netcl.core.kernels.dialect import of_formulas
 from netcl.core.layout import size_of
 from netcl.core.live import unrecorded
 from netcl.core.protocols import Launch, Queue
-from netcl.core.queue import CPUQueue, state_of
+from netcl.core.queue import CPUQueue
 from netcl.core.tensor import Tensor, allocate
 from netcl.fusion.render import OPTIONS, memory_of
 from netcl.fusion.walk import Operand, Walk, swizzles
@@ -76,19 +76,18 @@ class Table(NamedTuple):
 
 def table(queue: Queue, sizes: tuple[int, ...], offsets: tuple[tuple[int, int], ...], starts: tuple[int, ...]) -> Table:
     """Cut tensors of `sizes` elements into chunks; `offsets`: where p and g start, `starts`: where the states do."""
-    plans = state_of(queue).plans
     length = CHUNK[profile_of(queue).kind == "cpu"]
-    key = ("multi", length, sizes, offsets, starts)
-    if key not in plans:
+
+    def make() -> Table:
         rows = [
             (slot, p + first, g + first, s + first, min(length, size - first))
             for slot, (size, (p, g), s) in enumerate(zip(sizes, offsets, starts, strict=True))
             for first in range(0, size, length)
         ]
         with unrecorded():
-            plans[key] = Table(Tensor.from_host(queue, np.array(rows, np.int64).reshape(-1, FIELDS)), len(rows))
-    found: Table = plans[key]
-    return found
+            return Table(Tensor.from_host(queue, np.array(rows, np.int64).reshape(-1, FIELDS)), len(rows))
+
+    return remember(queue, ("multi", length, sizes, offsets, starts), make)
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

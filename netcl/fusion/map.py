@@ -180,7 +180,7 @@ def _grid(
     walk: Walk, extent: Extent, profile: DeviceProfile
 ) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
     """Global size, local size, and the CPU loop's rows and columns per item."""
-    (lengths, strides), cols, rows = extent.axes[0], extent.cols, extent.rows
+    (lengths, strides), cols, rows = extent.axes[0], extent.cols, layout.size_of(extent.axes[0].lengths)
     if walk.on_cpu:
         near = [(abs(s[-1]), abs(step)) for s, step in zip(strides, extent.steps, strict=True) if s]
         shared = any(0 < across < along for across, along in near)  # a line of the cache serves many rows

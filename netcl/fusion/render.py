@@ -95,16 +95,14 @@ def memory_of(text: str) -> str:
 
 
 def head(words: Iterable[str], walk: Walk, types: Iterable[str] = ()) -> str:
-    """The functions `words` and the vector types that a kernel needs; `types`: C names of others that it stores."""
+    """The functions `words` and the vector types that a kernel needs; `types`: C names of others that it stores.
+
+    Vectors may start at any element, and move at full width where they are `aligned`.
+    """
     text = dialect.preamble(frozenset(words), walk.element, walk.width, walk.on_cpu, walk.doubles)
     if "double" in {walk.element, *types, *(C_NAME[x.dtype] for x in walk.operands.values())}:
         text = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + text
-    return text + f"typedef {'long' if walk.wide else 'int'} I;\n" + vector_types(walk)
-
-
-def vector_types(walk: Walk) -> str:
-    """Vector types of the operands that may start at any element (`aligned` vectors may use full-width moves)."""
-    lines = []
+    lines = [text, f"typedef {'long' if walk.wide else 'int'} I;\n"]
     for name in sorted({C_NAME[x.dtype] for x in walk.operands.values()} - NARROW.keys()):
         align = "" if walk.aligned else f" __attribute__((aligned({_SIZE[name]})))"
         lines.append(f"typedef {name}{walk.width} U_{name}{align};\n")

@@ -24,7 +24,6 @@ from netcl.core.kernels import dialect
 from netcl.core.kernels.primitives import TABLE
 from netcl.core.layout import Shape
 from netcl.core.protocols import Queue
-from netcl.core.queue import state_of
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import Chain
 from netcl.fusion.fold import FOLD, IDENTITY, Axis, Fold, run_fold
@@ -33,6 +32,7 @@ from netcl.fusion.formula import formula
 from netcl.fusion.map import run
 from netcl.fusion.rows import run_rows
 from netcl.kernels import route
+from netcl.kernels.plans import remember
 from netcl.kernels.route import FIRST, LAST, Route, cannot, choose, declare
 from netcl.ops import elementwise
 from netcl.ops.record import FLOAT, Facts, Op, register
@@ -182,13 +182,12 @@ def _chosen(op: str, axes: int, pays: bool) -> int:
 
 def one(queue: Queue, dtype: DType) -> Tensor:
     """The number one in shape (1,), made once per queue: to be read, never written."""
-    plans = state_of(queue).plans
-    key = ("one", dtype)
-    if key not in plans:
+
+    def make() -> Tensor:
         with live.unrecorded():
-            plans[key] = Tensor.ones(queue, (1,), dtype)
-    found: Tensor = plans[key]
-    return found
+            return Tensor.ones(queue, (1,), dtype)
+
+    return remember(queue, ("one", dtype), make)
 
 
 # -- the ops -----------------------------------------------------------------------------------------------------------

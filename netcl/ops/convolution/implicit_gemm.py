@@ -137,17 +137,18 @@ def _sizes(g: Geometry) -> tuple[int, int, int]:
 
 def _taps(queue: Queue, g: Geometry, strides: Any, more: int = 0) -> Any:
     """Device memory with the taps that conv_gpu.cl reads, for an input of `strides`, and `more` that lie outside."""
-    key = ("conv_gpu taps", g.c // g.groups, g.kh, g.kw, g.dilation, strides[1:], more)
-    plans = queue.netcl_state.plans
-    if key not in plans:
+
+    def make() -> Any:
         c, u, v = (axis.ravel() for axis in np.indices((g.c // g.groups, g.kh, g.kw)))
         u, v = u * g.dilation[0], v * g.dilation[1]
         to = c * strides[1] + u * strides[2] + v * strides[3]
         table = np.stack([to & 0xFFFFFFFF, u, v, to >> 32], axis=1).astype(np.uint32)
         table = np.concatenate((table, np.tile(np.array([[0, 1 << 31, 0, 0]], np.uint32), (more, 1))))
-        plans[key] = empty_buffer(queue, table.nbytes)
-        write(queue, plans[key], table)
-    return plans[key]
+        buffer = empty_buffer(queue, table.nbytes)
+        write(queue, buffer, table)
+        return buffer
+
+    return remember(queue, ("conv_gpu taps", g.c // g.groups, g.kh, g.kw, g.dilation, strides[1:], more), make)
 
 
 def _program(
