@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from netcl.autograd.follow import Reached
-from netcl.autograd.jit.trace import Untraceable
 from netcl.autograd.node import Node
-from netcl.autograd.state import state
+from netcl.autograd.state import not_traced, state
 from netcl.autograd.tape import Record, Tape
 from netcl.core import recompute, versions
-from netcl.core.callers import call_site
 from netcl.core.errors import GradientError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
@@ -38,8 +36,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
     """
     if use_reentrant:
         raise GradientError("checkpoint: expected use_reentrant=False, got True; leave it out.")
-    if state.tracer is not None and state.enabled:
-        raise Untraceable(f"keeps what checkpoint would drop, at {call_site()}")
+    if state.enabled:
+        not_traced("calls checkpoint")
     tape = state.tape
     if tape is None or not state.enabled or tape.rewrite is not None:  # one around this runs all of it again
         return function(*args, **kwargs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netcl.autograd.state import state
+from netcl.autograd.state import not_traced, state
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError
 from netcl.core.feel import Feel
@@ -138,6 +138,7 @@ class Node(Feel, Methods):
 
     def retain_grad(self) -> Node:
         """Keep this intermediate node's gradient in `.grad` too."""
+        not_traced("calls retain_grad")
         if self.tape is not None:
             self.tape.retained[self.key] = self
         return self
@@ -149,6 +150,7 @@ class Node(Feel, Methods):
         hook on a result goes with the graph. In a CompiledStep what the hook computes is recorded, its Python is not.
         Raises GradientError for a node that requires no gradient.
         """
+        not_traced("calls register_hook")
         return INSPECT["register_hook"](self, hook)
 
     def backward(self, grad: Tensor | None = None, retain_graph: bool = False) -> None:

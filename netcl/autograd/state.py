@@ -23,6 +23,12 @@ class _State(threading.local):
 state = _State()
 
 
+def not_traced(what: str) -> None:
+    """Say what a function does that a trace would lose: one that is traced runs as it is then."""
+    if state.tracer is not None:
+        state.tracer.refuse(what)
+
+
 class set_grad_enabled:
     """Switch recording on or off: as a statement, a `with` block, or a decorator."""
 

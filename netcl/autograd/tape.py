@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from netcl.autograd import hooks
 from netcl.autograd.node import Node
-from netcl.autograd.state import state
+from netcl.autograd.state import not_traced, state
 from netcl.core import layout, versions
 from netcl.core.dtypes import DType, is_float
 from netcl.core.errors import DTypeError, GradientError
@@ -54,6 +54,7 @@ class Tape:
         self._spent = False
 
     def __enter__(self) -> Tape:
+        not_traced("opens a tape")
         self._outer.append(state.tape)
         state.tape = self
         return self
@@ -94,6 +95,7 @@ class Tape:
 
     def seed(self, where: str, loss: Node, grad: Tensor | None) -> Tensor:
         """The gradient to start from at `loss`. Raises GradientError unless its graph is there."""
+        not_traced(f"calls {where}")
         if self._spent:
             raise GradientError(
                 f"{where}: expected a recorded graph, got one already used; pass retain_graph=True before."

@@ -131,6 +131,54 @@ def test_named_tuples_go_in_and_out(queue):
     assert fn.cache_info() == (1, 1, 0, 1)
 
 
+def _own_pass(x, w):
+    with ag.Tape() as tape:
+        y = (x * w).sum()
+    tape.backward(y)
+    return w.grad
+
+
+def _retained(x, w):
+    h = x * w
+    h.retain_grad()
+    return (h * 2.0).sum(), h
+
+
+def _hooked(x, w):
+    h = x * w
+    h.register_hook(lambda g: g * 10.0)
+    return (h * 2.0).sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (_own_pass, "opens a tape"),
+        (_retained, "calls retain_grad"),
+        (_hooked, "calls register_hook"),
+        (lambda x, w: ag.grad((x * w).sum(), w, allow_unused=True)[0], "calls grad"),
+        (lambda x, w: ag.checkpoint(lambda v: (v * w).sum(), x), "calls checkpoint"),
+    ],
+    ids=["backward", "retain_grad", "register_hook", "grad", "checkpoint"],
+)
+def test_work_on_the_graph_runs_unfused(queue, function, reason):
+    """A trace has no graph: it would lose gradients without a word."""
+    x, found = ag.tensor(Tensor.from_host(queue, np.array([3.0, 4.0]))), []
+    compiled = jit_compile(function)
+    for call in (function, compiled):
+        w = ag.tensor(Tensor.from_host(queue, np.array([1.0, 2.0])), requires_grad=True)
+        with ag.Tape() as tape:
+            result = call(x, w)
+        several = result if isinstance(result, tuple) else (result,)
+        if isinstance(several[0], ag.Node):
+            tape.backward(several[0])
+        found.append([several[0].to_host(), w.grad is not None and w.grad.to_host()])
+        assert len(several) == 1 or several[1].grad.to_host().tolist() == [2, 2]
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(b, a)
+    assert compiled.cache_info().unfused == 1 and reason in compiled.reasons[0]
+
+
 def test_results_inside_other_objects_run_unfused(queue):
     class Box:
         def __init__(self, held):

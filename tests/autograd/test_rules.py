@@ -156,6 +156,23 @@ def test_rule(queue, name, form):
     assert ag.gradcheck(through_views, inputs)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_rule_in_a_checkpoint(cpu_queue, name):
+    """The gradients are those without it, bit for bit."""
+    fn, shapes, *kind = CASES[name]
+    rng, found = np.random.default_rng(7), []
+    inputs = [Tensor.from_host(cpu_queue, sample(s, kind[0] if kind else None, rng)) for s in shapes]
+    for call in (lambda fn, *xs: fn(*xs), ag.checkpoint):
+        nodes = [ag.tensor(x, requires_grad=True) for x in inputs]
+        with ag.Tape() as tape:
+            results = call(fn, *nodes)
+            y = sum(ag.sum(r * r) for r in (results if isinstance(results, tuple) else (results,)))
+        tape.backward(y)
+        found.append([n.grad.to_host() for n in nodes])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(b, a)
+
+
 def inputs_of(queue, name, dtype=np.int32):
     """The function of a case of INDEXED, and its inputs."""
     fn, shapes, index_shape, limit = INDEXED[name]

@@ -213,6 +213,10 @@ class TracingContext(threading.local):
         self._outer, state.reached = None, self._outer
         self._start(NOTHING)  # a trace that is over keeps nothing alive
 
+    def refuse(self, what: str) -> NoReturn:
+        """Give the trace up."""
+        raise Untraceable(f"{what} at {call_site()}")
+
     def add_input(self, value: Any, source: Any) -> TraceNode:
         """The symbol of a Node or Tensor."""
         tensor = value.value if isinstance(value, Node) else value
