@@ -848,13 +848,14 @@ class Methods:
         return_inverse: bool = False,
         return_counts: bool = False,
         axis: int | None = None,
+        return_index: bool = False,
         *,
         dim: int | None = None,
     ) -> Self:
         """The different elements of `x` in rising order; with an axis, its different slices in that order."""
         if dim is not None:
             axis = axis_of("unique", axis, None, dim)
-        return self._operations["unique"](self, sorted, return_inverse, return_counts, axis)
+        return self._operations["unique"](self, sorted, return_inverse, return_counts, axis, return_index)
 
     def nonzero(self) -> Self:
         """The positions of the elements that are not zero, in row-major order: int64 (count, axes of x). NaN is not

@@ -124,6 +124,9 @@ def test_repeat_interleave_equals_numpy(queue):
     same(ops.repeat_interleave(t, 2), np.repeat(x, 2))
     same(ops.repeat_interleave(t, on(queue, [2])), np.repeat(x, 2))
     same(ops.repeat_interleave(t, on(queue, [0, 0, 0]), 0), x[:0])
+    for size in (4, 7):
+        with pytest.raises(IndexOutOfRange):
+            ops.repeat_interleave(t, on(queue, counts), 0, output_size=size).to_host()
     with pytest.raises(ValueError, match="counts of at least 0, got -1"):
         ops.repeat_interleave(t, on(queue, [1, -1, 1]), 0)
     with pytest.raises(ShapeError, match=r"expected 3 counts, got shape \(2,\)"):
@@ -232,6 +235,13 @@ def test_unique_equals_numpy(queue, n):
             for f, w in zip(found, want, strict=True):
                 same(f, w.reshape(f.shape))
             same(t.unique(axis=axis), want[0])
+            values, first, inverse, counts = ops.unique(t, False, True, True, axis, return_index=True)
+            want = np.unique(x, True, True, True, axis)
+            order = np.argsort(want[1])
+            same(first, want[1][order])
+            same(values, np.take(want[0], order, axis or 0))
+            same(counts, want[3][order])
+            same(inverse, np.argsort(order)[want[2]].reshape(inverse.shape))
             assert found[0].dtype == x.dtype
 
 

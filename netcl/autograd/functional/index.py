@@ -246,18 +246,28 @@ def unique(
     return_inverse: bool = False,
     return_counts: bool = False,
     axis: int | None = None,
+    return_index: bool = False,
     *,
     dim: int | None = None,
 ) -> Node:
     """The different elements of `x` in rising order; with an axis, its different slices in that order.
 
-    Alone, or a tuple with: the position of each element (or slice) among them (int64, of the shape of x, or one axis),
-    and how often each occurs (int64). Every NaN differs from all others, and comes last; -0 equals 0. `sorted` changes
-    nothing: they are found by sorting. Their number depends on the data: on a device this waits for the queue.
+    Where not `sorted`, in the order in which they first occur. Alone, or a tuple with what is asked for: where each
+    occurs first (index), the position of each element or slice among them (inverse, of the shape of x, or one axis),
+    how often each occurs (counts), all int64. Every NaN differs from all others, and comes last; -0 equals 0. Their
+    number depends on the data: on a device this waits for the queue.
     """
     if dim is not None:
         axis = axis_of("unique", axis, None, dim)
-    return apply_one("unique", x, sorted=sorted, return_inverse=return_inverse, return_counts=return_counts, axis=axis)
+    return apply_one(
+        "unique",
+        x,
+        sorted=sorted,
+        return_inverse=return_inverse,
+        return_counts=return_counts,
+        axis=axis,
+        return_index=return_index,
+    )
 
 
 def searchsorted(

@@ -114,35 +114,47 @@ def unique(
     return_inverse: bool = False,
     return_counts: bool = False,
     axis: int | None = None,
+    return_index: bool = False,
 ) -> Any:
     """The different elements of `x` in rising order; with an axis, its different slices in that order.
 
-    Alone, or a tuple with: the position of each element (or slice) among them (int64, of the shape of x, or one axis),
-    and how often each occurs (int64). Every NaN differs from all others, and comes last; -0 equals 0. `sorted` changes
-    nothing: they are found by sorting. Their number depends on the data: on a device this waits for the queue.
+    Where not `sorted`, in the order in which they first occur. Alone, or a tuple with what is asked for: where each
+    occurs first (index), the position of each element or slice among them (inverse, of the shape of x, or one axis),
+    how often each occurs (counts), all int64. Every NaN differs from all others, and comes last; -0 equals 0. Their
+    number depends on the data: on a device this waits for the queue.
     """
     sized_by_data("unique", "find the different ones outside of the step")
     same_queue("unique", x)
     axis = None if axis is None else layout.as_axis("unique", axis, x.ndim)
-    if x.size == 0:
-        return _nothing(x, axis, return_inverse, return_counts)
+    wanted = {"index": return_index, "inverse": return_inverse, "counts": return_counts}
+    found = _nothing(x, axis) if x.size == 0 else _different(x, axis, sorted, return_inverse)
+    given = [found["values"], *(found[name] for name, wants in wanted.items() if wants)]
+    return given[0] if len(given) == 1 else tuple(given)
+
+
+def _different(x: Tensor, axis: int | None, sorted: bool, inverse: bool) -> dict[str, Tensor]:
+    """What `unique` gives, by name."""
     if axis is None:
         lines, order = x.reshape(-1, 1), argsort(x.reshape(-1))
     else:
         lines = x.permute(axis, *(a for a in range(x.ndim) if a != axis)).reshape(x.shape[axis], -1)
         order = _order_of_lines(lines)
-    ranked = take(lines, order, 0)
+    ranked, n = take(lines, order, 0), lines.shape[0]
     starts = concat([Tensor.ones(x.queue, (1,), BOOL), any_of(ne(ranked[1:], ranked[:-1]), 1)], 0)
     firsts = nonzero(starts).reshape(-1)
-    found = [take(ranked, firsts, 0).reshape(-1) if axis is None else take(x, take(order, firsts, 0), axis)]
+    index = take(order, firsts, 0)  # equal ones keep their order, so these are the first
+    counts = sub(concat([firsts[1:], Tensor.full(x.queue, (1,), n, INT64)], 0), firsts)
     group = sub(cumsum(starts), 1)
-    if return_inverse:
-        inverse = index_copy(Tensor.zeros(x.queue, order.shape, INT64), order, group)
-        found.append(inverse.reshape(x.shape) if axis is None else inverse)
-    if return_counts:
-        ends = concat([firsts[1:], Tensor.full(x.queue, (1,), lines.shape[0], INT64)], 0)
-        found.append(sub(ends, firsts))
-    return found[0] if len(found) == 1 else tuple(found)
+    if not sorted:
+        by_index = argsort(index)
+        group = take(argsort(by_index), group, 0)
+        index, counts = take(index, by_index, 0), take(counts, by_index, 0)
+    found = {"index": index, "counts": counts}
+    found["values"] = take(x.reshape(-1), index, 0) if axis is None else take(x, index, axis)
+    if inverse:
+        places = index_copy(Tensor.zeros(x.queue, (n,), INT64), order, group)
+        found["inverse"] = places.reshape(x.shape) if axis is None else places
+    return found
 
 
 def _order_of_lines(lines: Tensor) -> Tensor:
@@ -153,14 +165,13 @@ def _order_of_lines(lines: Tensor) -> Tensor:
     return order
 
 
-def _nothing(x: Tensor, axis: int | None, return_inverse: bool, return_counts: bool) -> Any:
+def _nothing(x: Tensor, axis: int | None) -> dict[str, Tensor]:
     """`unique` of no elements. All slices without elements are equal, so one of them is left."""
     many = 0 if axis is None else x.shape[axis]
     left = x.reshape(-1) if axis is None else x[(slice(None),) * axis + (slice(0, min(many, 1)),)]
     inverse = Tensor.zeros(x.queue, x.shape if axis is None else (many,), INT64)
-    counts = Tensor.full(x.queue, (min(many, 1),), many, INT64)
-    found = [left, *([inverse] if return_inverse else []), *([counts] if return_counts else [])]
-    return found[0] if len(found) == 1 else tuple(found)
+    index, counts = (Tensor.full(x.queue, (min(many, 1),), n, INT64) for n in (0, many))
+    return {"values": left, "index": index, "inverse": inverse, "counts": counts}
 
 
 # -- histograms --------------------------------------------------------------------------------------------------------

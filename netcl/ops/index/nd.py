@@ -227,8 +227,18 @@ def repeat_interleave(x: Any, repeats: Any, axis: int | None = None, output_size
         if least < 0:
             raise ValueError(f"repeat_interleave: expected counts of at least 0, got {least}.")
     size = layout.as_int("repeat_interleave", output_size, "output_size", 0)
-    marks = counted("repeat_interleave", ends, None, size + 1)  # an element is the number of those that ended before it
-    return x.take(OPERATIONS["cumsum"](marks[:size]), axis)
+    return x.take(_elements_of(ends, size), axis)
+
+
+def _elements_of(ends: Tensor, size: int) -> Tensor:
+    """Which element each of `size` places belongs to, element i ending at ends[i]."""
+    if profile_of(ends.queue).kind in ("cpu", "numpy"):  # an element is the number of those that ended before it
+        marks = counted("repeat_interleave", ends, None, size + 1)
+        summed: Tensor = OPERATIONS["cumsum"](marks[:size])
+        return summed
+    ravel_index(ends[-1:].reshape(-1, 1), (size + 1,), "repeat_interleave")  # refuses more than `size`
+    found: Tensor = OPERATIONS["searchsorted"](ends, arange(ends.queue, size, dtype=INT64), True)
+    return found
 
 
 def _least_and_last(counts: Tensor, ends: Tensor) -> tuple[int, int]:
