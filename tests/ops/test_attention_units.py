@@ -161,6 +161,36 @@ def test_scores_on_units(gpu, family, dtype, case):
         check_scores(gpu, dataclasses.replace(case, dtype=dtype), tolerance)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("family", "dtype"), TYPES)
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("packed", [False, True])
+def test_lengths_on_units(gpu, cpu_queue, family, dtype, window, packed):
+    """Padded and packed sequences against the NumPy backend."""
+    if family not in probe.attention(profile_of(gpu)):
+        pytest.skip(f"no {family} here")
+    rng = np.random.default_rng(7)
+    b = 1 if packed else 3
+    arrays = [rng.standard_normal((b, h, t, 64)).astype(dtype) for h, t in ((4, 150), (2, 190), (2, 190), (4, 150))]
+    lengths = {"query_lengths": [150, 0, 70], "key_lengths": [77, 190, 190]}
+    if packed:
+        lengths = {"cu_seqlens_q": [0, 65, 66, 140], "cu_seqlens_k": [0, 1, 66, 180]}
+    results = []
+    for side in (gpu, cpu_queue):
+        q, k, v, g = (Tensor.from_host(side, a if side is gpu else a.astype("f8")) for a in arrays)
+        options = {name: Tensor.from_host(side, np.array(n, np.int32)) for name, n in lengths.items()}
+        options |= {"causal": True, "window": window}
+        with probe.only(family):
+            o, lse = attention(q, k, v, **options)
+            found = (o, lse, *attention_grad(g, q, k, v, o, lse, **options))
+        results.append([t.to_host().astype("f8") for t in found])
+    tolerance = {"bfloat16": 2e-2, "float16": 3e-3, "float32": 1e-5}[dtype]
+    for y, e in zip(*results, strict=True):
+        finite = np.isfinite(e)
+        np.testing.assert_array_equal(np.isfinite(y), finite)
+        assert np.abs(y[finite] - e[finite]).max() < tolerance * max(1.0, np.abs(e[finite]).max())
+
+
 def test_masks_are_read_in_pairs_where_they_can_be(cpu_queue):
     """Keys are even in number and side by side, and rows begin at even elements."""
 

@@ -25,6 +25,10 @@ def attention(
     alibi_slopes: Value | None = None,
     dropout: float = 0.0,
     generator: Generator | None = None,
+    query_lengths: Value | None = None,
+    key_lengths: Value | None = None,
+    cu_seqlens_q: Value | None = None,
+    cu_seqlens_k: Value | None = None,
 ) -> Node:
     """softmax(s) v per head, without a map of scores: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv).
 
@@ -37,6 +41,8 @@ def attention(
     sinks (H,): a score per head in the softmax's denominators. alibi_slopes (H,) or (B, H): what a score loses per
     place between key and query.
     dropout: the probability that a weight becomes 0, in evaluation too; the others are divided by 1 - dropout.
+    query_lengths, key_lengths (B,): of padded samples. cu_seqlens_q, cu_seqlens_k (S + 1,): where sequences packed in
+    one sample begin, and the last ends; each sees itself alone. Causal and window go by the lengths of each.
     A query that sees no key gets 0, where `softmax` of -inf alone gives NaN.
     Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135.
@@ -61,4 +67,8 @@ def attention(
         softcap=softcap,
         dropout=dropout,
         generator=generator,
+        query_lengths=query_lengths.value if isinstance(query_lengths, Node) else query_lengths,
+        key_lengths=key_lengths.value if isinstance(key_lengths, Node) else key_lengths,
+        cu_seqlens_q=cu_seqlens_q.value if isinstance(cu_seqlens_q, Node) else cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k.value if isinstance(cu_seqlens_k, Node) else cu_seqlens_k,
     )

@@ -49,8 +49,10 @@ static inline void shape(__local E* P, __local E* M, long q0, int rows, long kb,
         for (int j = 0; j < n; j++, p += d->bias_k) M[j * NR + r] = in_powers(bias_value(p));
     }
 #endif
-    E lanes[NR];
-    for (int r = 0; r < NR; r++) lanes[r] = r;
+#ifdef SLOPES
+    E own[NR];      // the key at each query's place
+    for (int r = 0; r < NR; r++) own[r] = OWN(d, q0 + r);
+#endif
     for (int j = 0; j < n; j++)
         for (int x = 0; x < NR; x += VW) {
             V s = LOC(P + j * NR + x);
@@ -58,7 +60,7 @@ static inline void shape(__local E* P, __local E* M, long q0, int rows, long kb,
             s = marks.cap * LOG2E * f_tanh(s / (marks.cap * LOG2E));
 #endif
 #ifdef SLOPES
-            V away = *(U*)(lanes + x) + (E)(q0 + d->off - kb - j);
+            V away = *(U*)(own + x) - (E)(kb + j);
             s -= marks.slopes[0] * LOG2E * (away < 0 ? -away : away);
 #endif
 #ifdef BIAS
@@ -87,15 +89,29 @@ static inline void drop(__local E* P, long q0, long kb, int n, Marks marks, cons
 
 // Scores that the queries from q0 on (one per lane) must not see, of keys kb .. kb + n, become -infinity.
 static inline void forbid(__local E* P, long q0, long kb, int n, Marks marks, const Dims* d) {
+#ifdef BOUNDS
+    LANE los[NR] __attribute__((aligned(64))), his[NR] __attribute__((aligned(64)));
+    for (int r = 0; r < NR; r++) {
+        los[r] = lo_of(d, q0 + r);
+        his[r] = hi_of(d, q0 + r);
+    }
+#else
     LANE lanes[NR] __attribute__((aligned(64)));
     for (int r = 0; r < NR; r++) lanes[r] = r;
+#endif
     int from = within(lo_of(d, q0 + NR - 1) - kb, 0, n), to = within(hi_of(d, q0) - kb, from, n);
     for (int j = from > 0 ? 0 : to; j < n; j = j + 1 == from ? to : j + 1) {    // all queries see the keys from .. to
+#ifndef BOUNDS
         long own = kb + j - q0 - d->off, reach = d->window - 1;         // lane at whose place the key is
         int first = d->causal ? within(own, 0, NR) : d->window > 0 ? within(own - reach, 0, NR) : 0;
         int last = d->window > 0 ? within(own + reach, -1, NR) : NR;
+#endif
         for (int x = 0; x < NR; x += VW) {
+#ifdef BOUNDS
+            I seen = (*(I*)(los + x) <= (LANE)(kb + j)) & (*(I*)(his + x) > (LANE)(kb + j));
+#else
             I lane = *(I*)(lanes + x), seen = (lane >= (LANE)first) & (lane <= (LANE)last);
+#endif
             LOC(P + j * NR + x) = seen ? LOC(P + j * NR + x) : (V)(NONE);
         }
     }

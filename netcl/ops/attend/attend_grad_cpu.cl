@@ -163,7 +163,7 @@ __kernel void attend_grad(__global S* restrict dk, __global S* restrict dv, __gl
                         &d);
             }
             for (int j = 0; j < n; j += MR) {
-                long first = d.causal ? kb + j - d.off - q0 : 0;
+                long first = FIRST_QUERY(kb + j) - q0;
                 int start = first > 0 ? first < all ? (int)first : all : 0;
                 for (int c = 0; c < DP; c += NR) {
                     add_columns(dV + j * DP + c, DP, P + start * LS + j, LS, G + start * LQ + c, LQ, all - start, pool);

@@ -82,7 +82,7 @@ static inline void shape_row(__local E* s, __local E* bend, long i, long kb, int
     }
 #endif
 #ifdef SLOPES
-    E from = i + d->off - kb, slope = marks.slopes[0] * LOG2E;
+    E from = OWN(d, i) - kb, slope = marks.slopes[0] * LOG2E;
     for (int j = 0; j < n; j++) s[j] -= slope * (from - j < 0 ? j - from : from - j);
 #endif
 #ifdef BIAS

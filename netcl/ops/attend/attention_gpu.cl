@@ -382,7 +382,7 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
                              long oq, long ok, long ov, long og, long olse, MARKS_ARGS E scale, const Dims d) {
     __local E slices[SLICES] __attribute__((aligned(32))), P[BC * LA] __attribute__((aligned(32)));
     int x = get_local_id(0), y = get_local_id(1), D = d.D, Tq = d.Tq;
-    int k0 = get_group_id(0) * BR, rows = min(BR, (int)d.Tk - k0), off = (int)d.off;
+    int k0 = get_group_id(0) * BR, rows = min(BR, (int)d.Tk - k0);
     long kh = get_group_id(1), b = get_group_id(2);
     k += ok + b * d.kb + kh * d.kh + k0 * d.kt;
     v += ov + b * d.vb + kh * d.vh + k0 * d.vt;
@@ -391,9 +391,7 @@ __kernel GROUP void key_grad(__global S* restrict dk, __global S* restrict dv, _
     V s[TR], u[TR], ak[TR * DN], av[TR * DN];
     UNROLL for (int i = 0; i < TR; i++) s[i] = (V)(0);
     UNROLL for (int i = 0; i < TR * DN; i++) ak[i] = av[i] = (V)(0);
-    // Queries that see a key of this block: from its first key's own place on (causal), and at most `window` away.
-    int from = d.causal ? max(0, k0 - off) : d.window > 0 ? max(0, k0 - off - (int)d.window + 1) : 0;
-    int end = d.window > 0 ? min(Tq, k0 + rows - 1 - off + (int)d.window) : Tq;
+    int from = FIRST_QUERY(k0), end = END_QUERY(k0 + rows - 1);   // those that see a key of this block
     for (int z = 0; z < d.G; z++) {
         long h = kh * d.G + z, head = (b * d.H + h) * d.Tq;
         __global const S *qh = q + oq + b * d.qb + h * d.qh, *gh = g + og + b * d.gb + h * d.gh;

@@ -22,6 +22,7 @@
 #define QUERIES \
     const int heads = d.H; \
     PLACES \
+    MARKS(b, h) \
     const int q0 = ((int)get_num_groups(0) - 1 - (int)get_group_id(0)) * BR, rows = min(BR, Tq - q0); \
     const int begin = BEGIN(lo_of(&d, q0)), end = hi_of(&d, q0 + rows - 1); \
     const int count = (max(end - begin, 0) + BC - 1) / BC; \
@@ -29,8 +30,7 @@
     const long row = get_group_id(1) * (long)Tq; \
     q += oq + b * d.qb + h * d.qh + q0 * d.qt; \
     k += ok + b * d.kb + h / d.G * d.kh; \
-    v += ov + b * d.vb + h / d.G * d.vh; \
-    MARKS(b, h)
+    v += ov + b * d.vb + h / d.G * d.vh;
 #define STAGE(n) (tiles + ((n) & 1) * 2 * TILE)
 #define FETCH_KEYS(to, at) \
     FETCH(to, k + (at) * d.kt, d.kt, Tk - (at), BC) \
@@ -299,7 +299,6 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     PROMISE
     const int heads = d.H / d.G;
     PLACES
-    const int off = d.off, window = d.window, causal = d.causal;
     const int k0 = get_group_id(0) * BR, rows = min(BR, Tk - k0), first = k0 + warp * 16;
     const uint rows_at = tiles + 4 * TILE;
     const long row = get_group_id(1) * (long)Tk;
@@ -311,9 +310,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void key_grad(
     delta += (b * d.H + h * d.G) * Tq;
     MARKS(b, h * d.G)
     const Marks first_head = marks;
-    // Queries that see a key of this block: from its first key's own place on (causal), and at most `window` away.
-    const int begin = max(0, causal ? k0 - off : window > 0 ? k0 - off - window + 1 : 0);
-    const int end = window > 0 ? min(Tq, k0 + rows - 1 - off + window) : Tq;
+    const int begin = FIRST_QUERY(k0), end = END_QUERY(k0 + rows - 1);     // those that see a key of this block
     const int count = (max(end - begin, 0) + BC - 1) / BC * (int)d.G;
     float ak[1][ND][4], av[1][ND][4];
     CLEAR(ak, ND)

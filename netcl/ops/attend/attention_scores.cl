@@ -2,8 +2,8 @@
 // added. Comes before attention_rows.cl.
 //
 // Query i sees the keys [lo(i), hi(i)): all, or up to its own place (causal) or `window` places from it, where the key
-// at the place of query i is i + off. Of those, a key may be masked as padding (MASK), or by -infinity or false in a
-// mask (BIAS: its type). With s = scale * q k^T:
+// at the place of query i is i + off; or what BOUNDS says of each query (attention_bounds.cl). Of those, a key may be
+// masked as padding (MASK), or by -infinity or false in a mask (BIAS: its type). With s = scale * q k^T:
 //   SOFTCAP   s = cap * tanh(s / cap)       SLOPES   s -= slope * |j - (i + off)|       BIAS   s += mask[i][j]
 //   SINKS     the softmax's denominators also have exp(sink)
 //   DROPOUT   weights, not denominators, are then taken times 0 or 1 / (1 - p)
@@ -17,8 +17,8 @@ typedef JOIN(E, 4) E4;
 
 // Lengths, then strides of the mask, of q, k, v, g in elements by batch, head and row (rows themselves are contiguous).
 typedef struct {
-    long B, H, G, Tq, Tk, D, Dv, causal, off, window, mask_b, bias_b, bias_h, bias_q, bias_k, slope_b, qb, qh, qt, kb,
-        kh, kt, vb, vh, vt, gb, gh, gt, splits, rows;
+    long B, H, G, Tq, Tk, D, Dv, causal, off, window, mask_b, bias_b, bias_h, bias_q, bias_k, slope_b, bounds_b;
+    long qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, splits, rows;
 } Dims;
 
 #ifdef MASK
@@ -90,11 +90,21 @@ static inline E bias_value(__global const BIAS* p) {
 #define DROP_OF
 #endif
 
-#define MARKS_ARGS MASK_ARGS BIAS_ARGS SLOPE_ARGS SINK_ARGS CAP_ARGS DROP_ARGS
+#ifdef BOUNDS
+#define BOUND_ARGS __global const int* restrict bounds, long obounds,
+#define BOUND_OF(b) marks.bounds = bounds + obounds + (b) * d.bounds_b;
+#define OWN(d, i) marks.bounds[4 * min((int)(i), (int)(d)->Tq - 1) + 2]
+#else
+#define BOUND_ARGS
+#define BOUND_OF(b)
+#define OWN(d, i) ((int)(i) + (int)(d)->off)     // the key at the place of query i
+#endif
+
+#define MARKS_ARGS BOUND_ARGS MASK_ARGS BIAS_ARGS SLOPE_ARGS SINK_ARGS CAP_ARGS DROP_ARGS
 #define MARKS(b, h) \
     Marks marks; \
     marks.row = ((b) * d.H + (h)) * d.Tq; \
-    DROP_OF MASK_OF(b) BIAS_OF(b, h) SLOPE_OF(b, h) SINK_OF(h) CAP_OF
+    DROP_OF BOUND_OF(b) MASK_OF(b) BIAS_OF(b, h) SLOPE_OF(b, h) SINK_OF(h) CAP_OF
 #define NEXT_HEADS(n, d) marks.row += (n) * (d)->Tq; MOVE_BIAS(n, d) MOVE_SLOPE(n)
 #if defined(BIAS) || defined(SLOPES) || defined(SOFTCAP)
 #define SHAPED
@@ -103,6 +113,9 @@ static inline E bias_value(__global const BIAS* p) {
 // Those of one sample and head.
 typedef struct {
     long row;   // the head's first, among those of all heads
+#ifdef BOUNDS
+    __global const int* bounds;
+#endif
 #ifdef MASK
     __global const uchar* mask;
 #endif
@@ -134,6 +147,22 @@ typedef struct {
 #define BEGIN(lo) (lo)
 #endif
 
+#ifdef BOUNDS
+#define lo_of(d, i) marks.bounds[4 * min((int)(i), (int)(d)->Tq - 1)]
+#define hi_of(d, i) marks.bounds[4 * min((int)(i), (int)(d)->Tq - 1) + 1]
+// The first query whose bound (0: lo, 1: hi) is at least `key`.
+static inline int first_query(Marks marks, const Dims* d, int bound, int key) {
+    int from = 0, end = d->Tq;
+    while (from < end) {
+        const int middle = (from + end) / 2;
+        if (marks.bounds[4 * middle + bound] < key) from = middle + 1;
+        else end = middle;
+    }
+    return from;
+}
+#define FIRST_QUERY(key) first_query(marks, &d, 1, (key) + 1)
+#define END_QUERY(key) first_query(marks, &d, 0, (key) + 1)
+#else
 static inline int lo_of(const Dims* d, int i) {
     int first = d->window > 0 ? i + (int)d->off - (int)d->window + 1 : 0;
     return max(first, 0);
@@ -144,6 +173,12 @@ static inline int hi_of(const Dims* d, int i) {
     if (!d->causal) last = d->window > 0 ? last + (int)d->window - 1 : (int)d->Tk;
     return min(last, (int)d->Tk);
 }
+// Queries that see one of some keys: from the place of the first `key` on (causal), at most `window` away, up to ...
+#define FIRST_QUERY(key) \
+    max(0, d.causal ? (int)((key) - d.off) : d.window > 0 ? (int)((key) - d.off - d.window + 1) : 0)
+// ... the one behind the last that sees the last `key`.
+#define END_QUERY(key) (d.window > 0 ? min((int)d.Tq, (int)((key) - d.off + d.window)) : (int)d.Tq)
+#endif
 
 #ifdef MASK
 #define WHOLE(first, last, j, n) false
@@ -166,7 +201,7 @@ static inline E bent(E s, E unit, Marks marks, const Dims* d, int i, int j, E* b
     *bend = 1 - t * t;
 #endif
 #ifdef SLOPES
-    s -= marks.slopes[0] * unit * (E)abs(j - i - (int)d->off);
+    s -= marks.slopes[0] * unit * (E)abs(j - OWN(d, i));
 #endif
     return s;
 }

@@ -44,7 +44,7 @@ __kernel void bias_grad(__global E* restrict out, __global const S* restrict q, 
                         weights(P + r * LS, t, bend, z, lo_of(&d, i), hi_of(&d, i), i, kb, n, x == NONE ? INFINITY : x,
                                 delta[at + r], marks, &d);
 #ifdef AWAY
-                        for (int j = 0; j < n; j++) t[j] *= -(E)abs((int)(kb + j - i - d.off));
+                        for (int j = 0; j < n; j++) t[j] *= -(E)abs((int)(kb + j) - OWN(&d, i));
 #endif
                         for (int j = 0; j < n; j++) s[j] += t[j];
                     }

@@ -47,7 +47,7 @@ __kernel GROUP void bias_grad(__global E* restrict out, __global const S* restri
                         V t = (V)(SLOPE(p.x, u[i].x, dot), SLOPE(p.y, u[i].y, dot), SLOPE(p.z, u[i].z, dot),
                                   SLOPE(p.w, u[i].w, dot));
 #ifdef AWAY
-                        const int own = at + (int)d.off;
+                        const int own = OWN(&d, at);
                         t *= -(V)(abs(j - own), abs(j + 1 - own), abs(j + 2 - own), abs(j + 3 - own));
 #endif
                         sums[i].x += SEEN(lo, hi, j) && s[i].x != NONE ? t.x : 0;

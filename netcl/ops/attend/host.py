@@ -42,15 +42,24 @@ class Scores:
         return a if a.dtype == BOOL else a.astype(self.compute, copy=False)
 
     def distance(self, first: int, last: int) -> np.ndarray:
-        """How many places key j lies behind the place of query i."""
-        return np.arange(first, last)[:, None] + self.x.offset - np.arange(self.x.keys)[None, :]
+        """How many places key j lies behind the place of query i: (rows, Tk), or (B, 1, 1, rows, Tk)."""
+        keys = np.arange(self.x.keys)
+        if "bounds" in self.marks:
+            return self.bound(2, first, last) - keys
+        return np.arange(first, last)[:, None] + self.x.offset - keys
+
+    def bound(self, which: int, first: int, last: int) -> np.ndarray:
+        """A column of the bounds of the queries first .. last, (B, 1, 1, rows, 1)."""
+        return np.asarray(self.marks["bounds"][:, None, None, first:last, which, None])
 
     def seen(self, first: int, last: int, mask: np.ndarray | None) -> np.ndarray | None:
         """Which keys the queries first .. last see, broadcastable to (B, H_kv, group, rows, Tk); None for all."""
-        x, behind = self.x, self.distance(first, last)
-        parts = [behind >= 0] if x.causal else []
-        if x.window:
-            parts.append(np.abs(behind) < x.window)
+        x, behind, keys = self.x, self.distance(first, last), np.arange(self.x.keys)
+        if "bounds" in self.marks:
+            parts = [keys >= self.bound(0, first, last), keys < self.bound(1, first, last)]
+        else:
+            parts = [behind >= 0] if x.causal else []
+            parts += [np.abs(behind) < x.window] if x.window else []
         if "padding" in self.marks:
             parts.append((self.marks["padding"] == 0)[:, None, None, None, :])
         if mask is not None:
@@ -164,7 +173,7 @@ def numpy_attention_grad(
         ds = np.where(p == 0, 0, p * (block @ v4.swapaxes(3, 4) * z - delta[:, :, :, i:j]))
         for total, (shape, away) in zip(more, sums):
             part = ds.reshape(x.batch, x.heads, j - i, x.keys)
-            part = -np.abs(scores.distance(i, j)) * part if away else part
+            part = -np.abs(scores.distance(i, j)).reshape(-1, 1, j - i, x.keys) * part if away else part
             into = total if shape[2] == 1 else total[:, :, i:j]
             into += part.sum(tuple(a for a, n in enumerate(into.shape) if n == 1), keepdims=True)
         ds = ds if bend is None else np.where(p == 0, 0, ds * bend)

@@ -8,9 +8,11 @@ from typing import NamedTuple
 from netcl.core.dtypes import BOOL, UINT8, DType, compute_dtype, is_float
 from netcl.core.errors import DTypeError, ShapeError
 from netcl.core.layout import Shape
+from netcl.core.protocols import Queue
 from netcl.core.tensor import Tensor
 from netcl.ops import elementwise, reduction
-from netcl.ops.attend.problem import BiasGrad, Geometry, Marks
+from netcl.ops.attend.bounds import bounds_of
+from netcl.ops.attend.problem import BiasGrad, Geometry, Marks, Settings
 
 
 class Given(NamedTuple):
@@ -21,8 +23,9 @@ class Given(NamedTuple):
     slopes: Tensor | None = None
 
 
-def marks_of(where: str, x: Geometry, dtype: DType, given: Given, padding: Tensor | None) -> Marks:
+def marks_of(where: str, queue: Queue, x: Geometry, dtype: DType, given: Given, s: Settings) -> Marks:
     """The tensors as kernels read them. Raises ShapeError and DTypeError as `attention` says."""
+    padding = s.key_padding_mask
     if padding is not None and padding.shape != (x.batch, x.keys):
         raise ShapeError(f"{where}: expected key_padding_mask of shape ({x.batch}, {x.keys}), got {padding.shape}.")
     if padding is not None and padding.dtype not in (BOOL, UINT8):
@@ -33,7 +36,7 @@ def marks_of(where: str, x: Geometry, dtype: DType, given: Given, padding: Tenso
     if slopes is not None:
         slopes = _per_head(where, "alibi_slopes", dtype, slopes, ((x.heads,), (x.batch, x.heads)))
         slopes = slopes if slopes.ndim == 2 else slopes[None]
-    return Marks(None if padding is None else _rows(padding), mask, sinks, slopes)
+    return Marks(None if padding is None else _rows(padding), mask, sinks, slopes, bounds_of(where, queue, x, s))
 
 
 def _mask(where: str, x: Geometry, dtype: DType, mask: Tensor) -> Tensor:

@@ -58,6 +58,10 @@ def attention(
     alibi_slopes: Tensor | None = None,
     dropout: float = 0.0,
     draw: Draw | None = None,
+    query_lengths: Tensor | None = None,
+    key_lengths: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """o = softmax(s) v per head over the keys that a query sees, and the log of the softmax's denominators.
 
@@ -73,6 +77,10 @@ def attention(
     alibi_slopes (H,) or (B, H): what a score loses per place between key and query.
     dropout: the probability that a weight becomes 0; the others are divided by 1 - dropout, denominators stay. The
     numbers are those of `draw` (see `attention_draw`), which `attention_grad` takes as well, or new ones.
+    query_lengths, key_lengths (B,): of padded samples; Tq and Tk above are those of the sample. Queries and keys behind
+    them are as if they were not there: results 0.
+    cu_seqlens_q, cu_seqlens_k (S + 1,): where S sequences that lie one behind the other in the one sample of q, k and v
+    begin, and the last ends, from 0 on; each sees itself alone. Without those of k they are those of q.
     A query that sees no key gets 0, and as lse its sink or -infinity, where `softmax` of -inf alone gives NaN.
     Infinity and NaN reach what they reach in plain arithmetic; what a query does not see never reaches it.
     Shapes: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv) with H_kv dividing H (query head h uses head
@@ -84,7 +92,8 @@ def attention(
     Source: Dao et al. 2022, arXiv:2205.14135; Milakov and Gimelshein 2018, arXiv:1805.02867; Press et al. 2022,
     arXiv:2108.12409 (slopes); Xiao et al. 2024, arXiv:2309.17453 (sinks).
     """
-    s = Settings(causal, scale, key_padding_mask, window, align, softcap, dropout)
+    lengths = (query_lengths, key_lengths, cu_seqlens_q, cu_seqlens_k)
+    s = Settings(causal, scale, key_padding_mask, window, align, softcap, dropout, *lengths)
     return _attend(q, k, v, Given(mask, sinks, alibi_slopes), s, draw)[:2]
 
 
@@ -99,8 +108,8 @@ def _attend(
     """o, lse, and the numbers of dropout: those of a draw, or new ones of a generator."""
     q, k, v = _alike("attention", q, k, v)
     x = check("attention", q, k, v, s)
-    marks = extras.marks_of("attention", x, q.dtype, given, s.key_padding_mask)
-    queue = same_queue("attention", q, k, v, *(t for t in marks if t is not None))
+    queue = same_queue("attention", q, k, v, *_tensors(given, s))
+    marks = extras.marks_of("attention", queue, x, q.dtype, given, s)
     drawn = draw if isinstance(draw, Draw) else attention_draw(q, k, draw) if x.dropout else None
     if q.backend == "cpu":
         if route.special:
@@ -157,8 +166,8 @@ def attention_grad(
         if t.shape != shape:
             raise ShapeError(f"{where}: expected {name} of shape {shape}, got {t.shape}.")
     # lse has the sinks in it
-    marks = extras.marks_of(where, x, q.dtype, given, s.key_padding_mask)._replace(sinks=None)
-    same_queue(where, g, q, k, v, o, lse, *(t for t in (*given, *marks) if t is not None))
+    queue = same_queue(where, g, q, k, v, o, lse, *_tensors(given, s))
+    marks = extras.marks_of(where, queue, x, q.dtype, given, s)._replace(sinks=None)
     if not any(needs):
         return (None,) * len(needs)
     wanted = (*needs, *(False,) * 6)[:6]
@@ -201,6 +210,11 @@ def _gradients_of(c: Call, sums: dict[str, BiasGrad]) -> tuple[Any, ...]:
 def _numbers(draw: Draw | None) -> tuple[Any, ...]:
     """The draw for NumPy."""
     return (0, 0, 0) if draw is None else tuple(draw)
+
+
+def _tensors(given: Given, s: Settings) -> list[Tensor]:
+    """The tensors among what was given beside q, k and v."""
+    return [t for t in (*given, *s) if isinstance(t, Tensor)]
 
 
 def _named(marks: Marks) -> dict[str, Tensor]:
@@ -283,6 +297,10 @@ def _attended(
     alibi_slopes: Tensor | None = None,
     dropout: float = 0.0,
     generator: Generator | None = None,
+    query_lengths: Tensor | None = None,
+    key_lengths: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
 ) -> Tensor:
     """softmax(s) v per head, without a map of scores: q (B, H, Tq, D), k (B, H_kv, Tk, D), v (B, H_kv, Tk, Dv).
 
@@ -295,11 +313,14 @@ def _attended(
     sinks (H,): a score per head in the softmax's denominators. alibi_slopes (H,) or (B, H): what a score loses per
     place between key and query.
     dropout: the probability that a weight becomes 0, in evaluation too; the others are divided by 1 - dropout.
+    query_lengths, key_lengths (B,): of padded samples. cu_seqlens_q, cu_seqlens_k (S + 1,): where sequences packed in
+    one sample begin, and the last ends; each sees itself alone. Causal and window go by the lengths of each.
     A query that sees no key gets 0, where `softmax` of -inf alone gives NaN.
     Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135.
     """
-    s = Settings(causal, scale, key_padding_mask, window, align, softcap, dropout)
+    lengths = (query_lengths, key_lengths, cu_seqlens_q, cu_seqlens_k)
+    s = Settings(causal, scale, key_padding_mask, window, align, softcap, dropout, *lengths)
     return _attend(q, k, v, Given(mask, sinks, alibi_slopes), s, generator)[0]
 
 
@@ -345,7 +366,7 @@ register(
         ("y", 0, 1, 2, 3, 4, 5),
         True,
         shape=_facts,
-        constants=("key_padding_mask",),
+        constants=("key_padding_mask", "query_lengths", "key_lengths", "cu_seqlens_q", "cu_seqlens_k"),
         function=_attended,
         dtypes=FLOATS,
         cast=HALF,

@@ -26,6 +26,10 @@ class Settings(NamedTuple):
     align: str = LOWER_RIGHT
     softcap: float | None = None
     dropout: float = 0.0
+    query_lengths: Tensor | None = None
+    key_lengths: Tensor | None = None
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
 
 
 class Geometry(NamedTuple):
@@ -52,7 +56,7 @@ class Geometry(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Tensors that change scores: padding (B, Tk), mask (B, H, Tq, Tk), sinks (H,), slopes (B, H).
+    """Tensors that change scores: padding (B, Tk), mask (B, H, Tq, Tk), sinks (H,), slopes (B, H), bounds.
 
     An axis of the mask, and that of samples of the slopes, may have one element in the place of all.
     """
@@ -61,6 +65,7 @@ class Marks(NamedTuple):
     mask: Tensor | None = None
     sinks: Tensor | None = None
     slopes: Tensor | None = None
+    bounds: Tensor | None = None
 
 
 class Call(NamedTuple):
@@ -117,7 +122,13 @@ def flags(c: Call) -> tuple[tuple[str, int | str], ...]:
     if m.mask is not None:
         found.append(("BIAS", "uchar" if m.mask.dtype == BOOL else C_NAME[m.mask.dtype]))
         found += [("BIAS_BOOL", 1)] if m.mask.dtype == BOOL else [("BIAS_ROWS", 1)] if m.mask.dtype == c.q.dtype else []
-    given = {"MASK": m.padding, "SINKS": m.sinks, "SLOPES": m.slopes, "SOFTCAP": c.x.softcap or None}
+    given = {
+        "BOUNDS": m.bounds,
+        "MASK": m.padding,
+        "SINKS": m.sinks,
+        "SLOPES": m.slopes,
+        "SOFTCAP": c.x.softcap or None,
+    }
     given["DROPOUT"] = c.x.dropout or None
     return (*found, *[(name, 1) for name, value in given.items() if value is not None])
 
@@ -126,6 +137,7 @@ def arguments(c: Call) -> dict[str, Any]:
     """What kernels take beside their record."""
     m, x = c.marks, c.x
     found = {"q": c.q, "k": c.k, "v": c.v, "scale": x.scale, "mask": m.padding, "bias": m.mask, "sinks": m.sinks}
+    found["bounds"] = m.bounds
     found |= {"slopes": m.slopes, "cap": x.softcap or None, "g": c.g, "lse": None if c.g is None else c.lse}
     if x.dropout and c.draw is not None:
         first, low, high = c.draw
@@ -150,7 +162,6 @@ def dims(c: Call, splits: int = 1, rows: int = 0) -> dict[str, int]:
         "causal": x.causal, "off": x.offset, "window": x.window,
         "mask_b": 0 if m.padding is None else m.padding.strides[0], "bias_b": bias_b, "bias_h": bias_h,
         "bias_q": bias_q, "bias_k": bias_k, "slope_b": 0 if m.slopes is None or m.slopes.shape[0] == 1 else x.heads,
-        "qb": qb, "qh": qh, "qt": qt, "kb": kb, "kh": kh, "kt": kt, "vb": vb, "vh": vh, "vt": vt,
-        "gb": gb, "gh": gh, "gt": gt,
-        "splits": splits, "rows": rows,
+        "bounds_b": x.queries * 4, "qb": qb, "qh": qh, "qt": qt, "kb": kb, "kh": kh, "kt": kt,
+        "vb": vb, "vh": vh, "vt": vt, "gb": gb, "gh": gh, "gt": gt, "splits": splits, "rows": rows,
     }  # fmt: skip
