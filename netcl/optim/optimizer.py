@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from netcl.autograd.state import state
 from netcl.core.arguments import flag, number
 from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import DTypeError, GradientError, ShapeError
@@ -144,6 +145,8 @@ class Optimizer:
         """
         loss = closure() if closure is not None else None
         self._check_gradients(gate)
+        if state.leaves is not None:
+            state.leaves += self.parameters()
         each_step(self._last.clear)
         for position, group in enumerate(self.param_groups):
             for slab in self._ready(position, group):

@@ -15,6 +15,7 @@ from netcl.autograd.compiler import jit_compile
 from netcl.autograd.jit.step import CompiledStep
 from netcl.core.live import Cell
 from netcl.core.tensor import Tensor
+from netcl.optim import SGD, clip_grad_norm_
 
 
 class Net(nn.Module):
@@ -261,3 +262,76 @@ def test_a_dropped_step_frees_its_model(queue):
     del model, step
     gc.collect()
     assert ref() is None
+
+
+# -- gradients from outside --------------------------------------------------------------------------------------------
+
+
+def accumulated(queue, wrap_update, wrap_backward, rounds=6):
+    """Parameters after rounds of two backward passes, clipping and a step; in one the second has no gradient."""
+    a, b = (ag.Parameter(Tensor.from_host(queue, np.array([v, 1.0]))) for v in (1.0, 2.0))
+    opt = SGD([a, b], lr=0.1, momentum=0.9)
+    values = []
+
+    def update():
+        clip_grad_norm_([a, b], 2.0)
+        opt.step()
+
+    def backward(x, both):
+        with ag.Tape() as tape:
+            loss = (a * ag.tensor(x)).sum()
+            loss = loss + (b * ag.tensor(x)).sum() if both else loss
+        tape.backward(loss)
+
+    update, backward = wrap_update(update), wrap_backward(backward)
+    for i in range(rounds):
+        for j in range(2):
+            backward(Tensor.from_host(queue, np.array([i + 1.0, 2.0 * j])), i != 3)
+        update()
+        opt.zero_grad()
+        values.append([p.value.to_host() for p in (a, b)])
+    return np.array(values)
+
+
+@pytest.mark.filterwarnings("ignore:CompiledStep")
+def test_an_optimizer_step_reads_the_gradients_of_now(queue):
+    """Each backward outside puts new memory in the place of the gradients that the recording read."""
+    plain = lambda fn: fn  # noqa: E731
+    np.testing.assert_array_equal(accumulated(queue, ag.CompiledStep, plain), accumulated(queue, plain, plain))
+
+
+def test_gradients_that_a_recorded_step_writes_stay_where_they_are(queue):
+    w = ag.Parameter(Tensor.from_host(queue, np.array([1.0, 2.0])))
+    opt = SGD([w], lr=0.1)
+
+    def backward(x):
+        with ag.Tape() as tape:
+            loss = (w * ag.tensor(x)).sum()
+        w.grad = None
+        tape.backward(loss)
+
+    first, second = ag.CompiledStep(backward), ag.CompiledStep(opt.step)
+    wanted = w.value.to_host()
+    for i in range(5):
+        x = np.array([i + 1.0, -1.0])
+        first(Tensor.from_host(queue, x))
+        if i == 2:
+            held = second.captures
+        second()
+        wanted = wanted - 0.1 * x
+        np.testing.assert_allclose(w.value.to_host(), wanted, rtol=1e-12)
+    assert second.captures == held
+
+
+def test_a_step_recorded_anew_again_and_again_says_so(queue):
+    w = ag.Parameter(Tensor.ones(queue, (2,)))
+    opt = SGD([w], lr=0.1)
+    step = ag.CompiledStep(opt.step)
+
+    def call():
+        w.grad = Tensor.ones(queue, (2,))
+        step()
+
+    with pytest.warns(UserWarning, match="recorded anew 8 times .* gradients computed outside; compute"):
+        times(12, call)
+    np.testing.assert_allclose(w.value.to_host(), 1 - 0.1 * 12, rtol=1e-5)

@@ -35,6 +35,7 @@ Key = tuple[Any, ...]
 _recording = threading.Lock()  # steps of several threads are recorded one after the other
 _ARRAYS = (Tensor, Node, np.ndarray)
 _BUFFER = attrgetter("value.buffer")
+OFTEN = 8  # recordings that were outdated before a warning
 
 
 class _Recorded(NamedTuple):
@@ -43,12 +44,14 @@ class _Recorded(NamedTuple):
     slots: tuple[Any, ...]  # BufferSlots for those that can be used where they are, else None
     leaves: tuple[Node, ...]  # parameters
     buffers: tuple[Any, ...]  # and the memory they had
+    gradients: tuple[tuple[Node, Any], ...]  # where some were computed outside: the memory of all, None without one
     owned: frozenset[int]  # ids of those that belong to modules
     result: Any
 
     def holds(self) -> bool:
-        """Whether the parameters still have the memory that the recording uses."""
-        return all(map(is_, map(_BUFFER, self.leaves), self.buffers))  # before each replay, so without a loop in Python
+        """Whether the parameters, and gradients from outside, still have the memory that the recording uses."""
+        same = all(map(is_, map(_BUFFER, self.leaves), self.buffers))  # before each replay, so without a loop in Python
+        return same and (not self.gradients or all(_memory(p.grad) is held for p, held in self.gradients))
 
 
 class _State:
@@ -85,7 +88,8 @@ class CompiledStep:
 
     Inputs are tensors or nodes, NumPy arrays if `queue` is given, or plain values, which count as constants: another
     value records again, as does a parameter whose `value` was replaced, and an optimizer whose settings ask for another
-    update, whose parameters were frozen or whose step counts went apart. What `fn` returns comes back at every call as
+    update, whose parameters were frozen or whose step counts went apart, and gradients that `fn` reads and something
+    outside replaced. What `fn` returns comes back at every call as
     the same objects, overwritten by the next call: read or copy what you want to keep. Threads take turns.
 
     Each state has a recording of its own: grad, autocast and anomaly mode, the attributes of all modules that `fn`
@@ -111,6 +115,7 @@ class CompiledStep:
         self._states: OrderedDict[Key, list[_State]] = OrderedDict()  # used last at the end, and first in its list
         self._last: tuple[Key, _State] | None = None  # what the latest replay was of
         self._seen = 0  # states since the start
+        self._outdated = 0  # calls that found a recording that no longer held
         self._places: dict[Any, Binding] = {}  # names that `fn` reads
         self._known: tuple[Any, ...] = ()  # and what they held when they were last looked at
         self._warned: set[str] = set()
@@ -148,7 +153,7 @@ class CompiledStep:
                 return self._run(key, found, inputs)
             recorded = found.recorded
             if not recorded.holds():
-                return self._record(key, found, inputs)
+                return self._again(key, found, inputs)
             if last is None:
                 self._states.move_to_end(key)
                 self._last = key, found
@@ -158,8 +163,19 @@ class CompiledStep:
             try:
                 recorded.capture.replay()
             except OutdatedError:
-                return self._record(key, found, inputs)
+                return self._again(key, found, inputs)
             return recorded.result
+
+    def _again(self, key: Key, found: _State, inputs: Sequence[Any]) -> Any:
+        """A call for which the recording is outdated; many of them are worth a warning."""
+        self._outdated += 1
+        if self._outdated == OFTEN:
+            self._warn(
+                f"CompiledStep: recorded anew {OFTEN} times since what its recording depends on changed between calls: "
+                "the memory of parameters, an optimizer's settings or counts, or gradients computed outside; compute "
+                "gradients inside, or in another CompiledStep, which writes them in place."
+            )
+        return self._record(key, found, inputs)
 
     def _found(self, key: Key) -> _State | None:
         """What there is for these inputs and the state of everything now."""
@@ -285,7 +301,8 @@ class CompiledStep:
         held = snapshot.owned()
         owned = frozenset(id(node) for node in leaves if id(node) in held)
         made, buffers = self._state(key, found, snapshot), tuple(map(_BUFFER, leaves))
-        made.recorded = _Recorded(capture, tuple(own), slots, leaves, buffers, owned, result)
+        gradients = _from_outside(capture, leaves)
+        made.recorded = _Recorded(capture, tuple(own), slots, leaves, buffers, gradients, owned, result)
         # a recording whose parameters left their modules is never used again
         self._states[key] = [s for s in self._states[key] if s.recorded is None or s.recorded.owned <= held.keys()]
         while len(self.captures) > self.keep:
@@ -298,7 +315,7 @@ class CompiledStep:
         try:
             with _recording, capture:
                 result = self.fn(*arguments)
-            found = {node.key: node for node in state.leaves if node.requires_grad}
+            found = {node.key: node for node in state.leaves if isinstance(node, Node) and node.requires_grad}
         finally:
             state.leaves = before
         return result, tuple(found.values())
@@ -342,6 +359,18 @@ class CompiledStep:
             lines = lines_of(decisions)
             parts.append("\n".join(["routes, with costs in cycles of a compute unit:", *(f"  {x}" for x in lines)]))
         return "\n\n".join(parts)
+
+
+def _memory(x: Tensor | None) -> Any:
+    return None if x is None else x.buffer
+
+
+def _from_outside(capture: KernelCapture, leaves: Sequence[Node]) -> tuple[tuple[Node, Any], ...]:
+    """The parameters with the memory of their gradients, if the recording reads some that it did not compute."""
+    recording, held = capture.recording, [(p, _memory(p.grad)) for p in leaves]
+    if recording is None or not any(buffer is not None and recording.was_before(buffer) for _, buffer in held):
+        return ()
+    return tuple(held)
 
 
 def _key(inputs: Sequence[Any]) -> Key:

@@ -154,6 +154,11 @@ class NumpySteps:
                 lost += self._bytes[slot]
         return lost
 
+    def was_before(self, memory: np.ndarray) -> bool:
+        """Whether it uses memory that was there before the recording."""
+        slot = self._slots.get(id(memory))
+        return slot is not None and self._refs[slot]() is memory and slot not in self._made
+
     def keys(self) -> dict[int, tuple[int, int]]:
         """(slot, bytes) of the memory that stays, by address."""
         return {m.ctypes.data: (s, m.nbytes) for s, m in enumerate(self.memory) if m is not None}

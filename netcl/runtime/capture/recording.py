@@ -134,6 +134,10 @@ class Recording:
         uses += sum(table.get(buffer.int_ptr) is buffer for table in tables)
         return references(buffer) - uses - 3  # the caller's name, this argument's and that of getrefcount
 
+    def was_before(self, buffer: Any) -> bool:
+        """Whether it uses `buffer`, which was there before."""
+        return self.numpy.was_before(buffer) if isinstance(buffer, np.ndarray) else buffer.int_ptr in self.outside
+
     def abandoned(self) -> int:
         """Bytes of memory that was there before, was used, and that only the recording still holds.
 
