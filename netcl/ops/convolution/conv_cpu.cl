@@ -38,7 +38,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
     int M = D.M, K = D.K, g = get_global_id(2), m0 = get_global_id(0) * D.mc, m1 = min(m0 + (int)D.mc, M);
     long q0 = get_global_id(1) * D.nc, q1 = min(q0 + D.nc, D.Q);
     int Wo = D.Wo, P = D.Ho * Wo;
-    int rows_are_joined = D.yw == 1 && D.yh == D.Wo;
+    int rows_are_joined = D.yw == 1 && D.yh == D.Wo, ends = D.has_bias || D.act;
     Y += oY + g * M * D.yc;
     X += oX + g * D.C * D.xc;
     Wt += oWt + (long)g * M * K;
@@ -76,9 +76,7 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
                     long ld = D.yc;
                     int whole = rows == step && joined;
 #endif
-#ifdef EPILOGUE
-                    whole = whole && !last;
-#endif
+                    whole = whole && !(last && ends);
                     micro(step, t, Ap + (m - m0) * LDA, LDA, Bp + (q - qb) * KC, NR, kc, (E)1, whole ? w : 0, ld,
                           kb > 0);
                     if (whole) continue;
@@ -90,13 +88,11 @@ __kernel void conv(__global S* restrict Y, __global E* restrict part, __global c
 #else
                         if (kb > 0) add_pixels(u, y, at, cols, rows_are_joined);
 #endif
-#ifdef EPILOGUE
-                        if (last) {
+                        if (last && ends) {
                             E b = D.has_bias ? (E)LOAD(bias, obias + g * M + m + i) : (E)0;
                             PRIV(u) = activate(PRIV(u) + b, D.act);
                             PRIV(u + VW) = activate(PRIV(u + VW) + b, D.act);
                         }
-#endif
                         put_pixels(y, u, at, cols, rows_are_joined);
                     }
                 }

@@ -74,7 +74,7 @@ def _plan(queue: Queue, g: Geometry, xs: Shape, ys: Shape, dtype: DType, bias: b
     wanted = max(1, ITEMS_PER_UNIT * profile_of(queue).compute_units // (rows * g.groups))
     nc = min(max(256, CHUNK // mc // block * block), -(-q // (wanted * block)) * block)
     kstep = _kstep(config["KC"], g.kh * g.kw)
-    made = _program(queue, "conv", dtype, bias or activation is not None)
+    made = _program(queue, "conv", dtype)
     dims = lanes_fields(made, g, xs, ys, mc=mc, nc=nc, kstep=kstep, act=ACTS[activation], has_bias=bias)
     launch = made.bind((-(-m // mc), -(-q // nc), g.groups), (1, 1, 1), D=dims)
     sums = (g.o, q) if dtype in NARROW and g.taps > kstep else None
@@ -155,6 +155,7 @@ def _kstep(kc: int, window: int) -> int:
     return kc // window * window if window <= kc else kc
 
 
-def _program(queue: Queue, name: str, dtype: DType, epilogue: bool = False) -> Program:
-    source = text(profile_of(queue), "lanes_cpu.cl", "conv_cpu.cl", dtype=dtype, epilogue=epilogue)
+def _program(queue: Queue, name: str, dtype: DType) -> Program:
+    """A kernel of the one program for every epilogue and gradient."""
+    source = text(profile_of(queue), "lanes_cpu.cl", "conv_cpu.cl", dtype=dtype, epilogue=True)
     return program(queue, source, name, OPTIONS)

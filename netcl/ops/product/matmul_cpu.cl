@@ -136,7 +136,8 @@ __kernel void gemm(__global S* restrict C, __global E* restrict part, __global c
 #ifdef BOTH
                         put_row(sums + (c - start), u, cols);
 #endif
-                        _Pragma("nounroll") for (int v = 0; v < NR; v += VW) PRIV(u + v) = activate(PRIV(u + v), D.act);
+                        PRIV(u) = activate(PRIV(u), D.act);
+                        PRIV(u + VW) = activate(PRIV(u + VW), D.act);
 #endif
                         put_row(c, u, cols);
                     }
