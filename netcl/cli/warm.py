@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from netcl.cli.values import error_text, whole
+from netcl.core.dtypes import FLOAT32, FLOAT64, NARROW
 
 HELP = "build the kernels of a model ahead of need"
-DTYPES = ("float32", "float16", "bfloat16", "float64")
+DTYPES = tuple(t.name for t in (FLOAT32, *NARROW, FLOAT64))
 OF_CLASSES = ("cross_entropy", "nll_loss")
 LOSSES = (*OF_CLASSES, "mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits")
 IMAGES = (3, 224, 224)  # what the models of netcl.nn.models take where no shape is given
@@ -84,13 +85,13 @@ def run(args: argparse.Namespace) -> int:
     if not cacher.limit or cacher.cache_dir is None:
         why = "NETCL_CACHE_MB is 0" if not cacher.limit else "there is no folder of the user's own; set NETCL_CACHE_DIR"
         raise NetclError(f"warm: expected a place to keep programs in, got none: {why}.")
-    stats, said = cacher.stats, os.environ.get("NETCL_QUIET")
+    stats = cacher.stats
     builds, found, start = stats.builds, stats.disk_hits, time.perf_counter()
-    os.environ["NETCL_QUIET"] = "1"  # the progress below says as much
+    cacher.quiet = True  # the progress below says as much
     try:
         kernels = _warm(args, queue)
     finally:
-        os.environ.pop("NETCL_QUIET") if said is None else os.environ.update(NETCL_QUIET=said)
+        cacher.quiet = False
     result = {
         "model": args.model,
         "device": queue.device.name.strip(),

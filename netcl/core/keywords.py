@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from netcl.core.errors import DTypeError
+
 SYNONYMS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims"}
 SYNONYMS |= {"start_dim": "start_axis", "end_dim": "end_axis"}
 WITH_INDICES = ("max", "min")  # PyTorch gives values and indices for `dim`, and values alone without
@@ -15,7 +17,7 @@ def axis_of(name: str, axis: Any, default: Any, dim: Any) -> Any:
     if dim is None:
         return axis
     if axis is not None and axis != default:
-        raise TypeError(f"{name}: expected axis or dim, which mean the same, got both.")
+        raise DTypeError(f"{name}: expected axis or dim, which mean the same, got both.")
     if name in WITH_INDICES:
         refuse_dim(name)
     return dim
@@ -25,7 +27,7 @@ def needed_axis(name: str, axis: Any, dim: Any) -> Any:
     """The same where there is no default."""
     found = axis_of(name, axis, None, dim)
     if found is None:
-        raise TypeError(f"{name}: expected axis (or dim), got none.")
+        raise DTypeError(f"{name}: expected axis (or dim), got none.")
     return found
 
 
@@ -44,8 +46,8 @@ def in_our_order(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> tup
 
 
 def refuse_dim(name: str) -> NoReturn:
-    """Raise TypeError: what PyTorch would give is something else."""
-    raise TypeError(
+    """Raise DTypeError: what PyTorch would give is something else."""
+    raise DTypeError(
         f"{name}: expected axis, got dim, for which PyTorch gives values and indices; {name}(x, axis=...) gives the "
         f"values, arg{name}(x, axis=...) the indices."
     )
@@ -57,7 +59,7 @@ def renamed(name: str, given: dict[str, Any]) -> dict[str, Any]:
     for word, ours in SYNONYMS.items():
         if word in found:
             if ours in found:
-                raise TypeError(f"{name}: expected {ours} or {word}, which mean the same, got both.")
+                raise DTypeError(f"{name}: expected {ours} or {word}, which mean the same, got both.")
             if name in WITH_INDICES and ours == "axis":
                 refuse_dim(name)
             found[ours] = found.pop(word)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from netcl.core import process
 from netcl.core.device import pocl, pocl_cache, pocl_header
 from netcl.core.errors import BuildError
 
@@ -38,8 +37,6 @@ def restore(job: Job, kept: bytes) -> Any:
     """The driver's program from what `build` gave to keep; None where that is of no use any more."""
     import pyopencl as cl
 
-    if process.forked:
-        process.check()
     folder, start = pocl.workplace(job.device), time.time()
     if folder is None or job.edit:
         return _loaded(cl, job, kept)
@@ -59,7 +56,6 @@ def build(job: Job, binary: bool) -> tuple[Any, bytes]:
     """The driver's program from its text, and with `binary` what to keep of it. Raises BuildError."""
     import pyopencl as cl
 
-    process.check()
     folder, start = pocl.workplace(job.device), time.time()
     if folder is not None and not job.edit:
         raw, builtins = _declared(cl, job)

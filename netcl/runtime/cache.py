@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netcl.core import debug, settings
+from netcl.core import debug, process, settings
 from netcl.core.backend.signature import Declared, Signature, declared
 from netcl.core.device import pocl, pocl_cache
 from netcl.core.errors import BuildError, DeviceError
@@ -88,6 +88,7 @@ class ProgramCache:
         self._told: Any = ()  # the environment from which the folder follows, and that folder
         self._default: Path | None = None
         self.stats = CacheStats()
+        self.quiet = False  # whether somebody else shows that programs are built
 
     @property
     def cache_dir(self) -> Path | None:
@@ -132,6 +133,7 @@ class ProgramCache:
             return program
         if ctx is None or device is None:
             raise DeviceError("get_program: expected an OpenCL context and device, got those of the NumPy backend.")
+        process.check()  # some drivers answer not even questions about a device in a fork
         with self._lock:
             if where not in self._programs:  # another thread may have built it meanwhile
                 start = time.perf_counter()
@@ -187,7 +189,7 @@ class ProgramCache:
         self._waited += seconds
         if self._waited > PATIENCE:
             self._waited = -math.inf
-            if not settings.value("NETCL_QUIET"):
+            if not (self.quiet or settings.value("NETCL_QUIET")):
                 kept = ", kept for next time" if self.limit and self.cache_dir else ""
                 print(f"netcl: building kernels for {device.name.strip()}{kept}", file=sys.stderr, flush=True)
 

@@ -13,6 +13,7 @@ from netcl.kernels.program import program
 ROOT = Path(netcl.__file__).parent
 HOME = ("core/dtypes.py", "kernels/")  # the table and the kit
 PLACES = {  # who names bfloat16 besides
+    "core/familiar_methods.py": "a method of that name",
     "core/tensor.py": "scalars of the type are operands",
     "ops/promotion.py": "scalars of the type are numbers",
     "ops/product/gpu.py": "tiles of products",

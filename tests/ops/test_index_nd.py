@@ -304,3 +304,11 @@ def test_long_counts_are_exact_and_repeat(queue):
     np.testing.assert_allclose(first, np.bincount(x, w), rtol=1e-4, atol=1e-4)
     with pytest.raises(IndexOutOfRange, match=r"bincount: expected indices in \[0, \d+\), got -1"):
         ops.bincount(on(queue, np.where(np.arange(x.size) == 7, -1, x))).to_host()
+
+
+def test_values_that_are_one_row_repeated_are_looked_up_in_each_row(queue):
+    """A step of 0 between rows does not make them one row."""
+    row, value = np.sort(np.random.default_rng(0).integers(0, 9, (5, 7))), np.array([[4, 0, 3]])
+    rows = Tensor.from_host(queue, row)
+    found = ops.searchsorted(rows, Tensor.from_host(queue, value).expand(5, 3)).to_host()
+    np.testing.assert_array_equal(found, [np.searchsorted(r, value[0]) for r in row])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from families import FAMILIES, POSING, queue_of
 
+from netcl.core.device.profile import profile_of
 from netcl.core.dtypes import FLOAT32
 from netcl.core.tensor import Tensor
 from netcl.fusion import map
@@ -90,7 +91,7 @@ def test_which_are_turned():
 
     def form(shape, start, dtype):
         x = Tensor(None, shape, (1, 64), start, np.dtype(dtype), queue)
-        return map._walk(queue, shape, FLOAT32, (x.dtype,), [x])[0]
+        return map._walk(profile_of(queue), shape, FLOAT32, (x.dtype,), [x])[0]
 
     single, half, inside = form((64, 32), 0, "float32"), form((64, 32), 0, "float16"), form((64, 32), 2, "float32")
     assert {f.inputs[0].access for f in (single, half, inside)} == {"turned"}

@@ -16,7 +16,7 @@ __kernel void search(__global const S* restrict sorted, __global const S* restri
         T value[EACH];
         const int count = (int)(end - e < EACH ? end - e : EACH);
         for (int j = 0; j < EACH; j++) {
-            const I i = j < count ? e + j : e, r = v_r == 0 ? 0 : i / m;
+            const I i = j < count ? e + j : e, r = m == size ? 0 : i / m;
             from[j] = osorted + r * s_r;
             at[j] = 0;
             value[j] = LOAD(v, ov + r * v_r + (i - r * m) * v_m);
