@@ -13,7 +13,7 @@ same with and without them, so an optimizer needs no second code path:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
 
@@ -106,6 +106,15 @@ def only_while(fn: Callable[[], bool]) -> None:
     found = recording()
     if found is not None:
         found.only_while(fn)
+
+
+readers: list[Callable[[Iterable[Any]], None]] = []  # told of parameters whose gradients are about to be read
+
+
+def reads_gradients(parameters: Iterable[Any]) -> None:
+    """An optimizer or clipping reads the gradients of `parameters`: what a recording is right for depends on them."""
+    for fn in readers:
+        fn(parameters)
 
 
 def sized_by_data(op: str, instead: str) -> None:

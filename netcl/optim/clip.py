@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from netcl.autograd.state import state
 from netcl.core.arguments import flag, number
 from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import DTypeError, GradientError
 from netcl.core.kernels import dialect
+from netcl.core.live import reads_gradients
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import Chain
 from netcl.fusion.map import run
@@ -29,8 +29,7 @@ def _gradients(where: str, parameters: Any) -> list[Tensor]:
     wrong = next((p for p in given if not hasattr(p, "grad")), None)
     if wrong is not None:
         raise DTypeError(f"{where}: expected Parameters, got {type(wrong).__name__}.")
-    if state.leaves is not None:
-        state.leaves += given
+    reads_gradients(given)
     return list({id(p): p.grad for p in given if p.grad is not None}.values())
 
 
