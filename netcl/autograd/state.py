@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
-
-from netcl.core.live import readers
 
 
 class _State(threading.local):
@@ -23,15 +21,6 @@ class _State(threading.local):
 
 
 state = _State()
-
-
-def _note(parameters: Iterable[Any]) -> None:
-    """Parameters whose gradients are read count among those that the function being looked at depends on."""
-    if state.leaves is not None:
-        state.leaves += parameters
-
-
-readers.append(_note)
 
 
 def not_traced(what: str) -> None:

@@ -13,7 +13,7 @@ same with and without them, so an optimizer needs no second code path:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
 
@@ -26,6 +26,7 @@ class Recorder(Protocol):
     thread: int  # of the thread that records
     paused: int  # above 0 while nothing is recorded
     written: set[int]  # memory that is written in place (core.versions)
+    parameters: list[Any]  # whose gradients an optimizer or clipping read
 
     def on_step(self, fn: Callable[[], None]) -> None:
         """Run `fn` before each replay."""
@@ -106,15 +107,6 @@ def only_while(fn: Callable[[], bool]) -> None:
     found = recording()
     if found is not None:
         found.only_while(fn)
-
-
-readers: list[Callable[[Iterable[Any]], None]] = []  # told of parameters whose gradients are about to be read
-
-
-def reads_gradients(parameters: Iterable[Any]) -> None:
-    """An optimizer or clipping reads the gradients of `parameters`: what a recording is right for depends on them."""
-    for fn in readers:
-        fn(parameters)
 
 
 def sized_by_data(op: str, instead: str) -> None:

@@ -10,7 +10,7 @@ from netcl.core.arguments import flag, number
 from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import DTypeError, GradientError
 from netcl.core.kernels import dialect
-from netcl.core.live import reads_gradients
+from netcl.core.live import recording
 from netcl.core.tensor import Tensor
 from netcl.fusion.chain import Chain
 from netcl.fusion.map import run
@@ -29,7 +29,9 @@ def _gradients(where: str, parameters: Any) -> list[Tensor]:
     wrong = next((p for p in given if not hasattr(p, "grad")), None)
     if wrong is not None:
         raise DTypeError(f"{where}: expected Parameters, got {type(wrong).__name__}.")
-    reads_gradients(given)
+    made = recording()
+    if made is not None:
+        made.parameters += given
     return list({id(p): p.grad for p in given if p.grad is not None}.values())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from netcl.core.arguments import flag, number
 from netcl.core.dtypes import FLOAT32
 from netcl.core.errors import DTypeError, GradientError, ShapeError
-from netcl.core.live import each_step, only_while, reads_gradients, recording
+from netcl.core.live import each_step, only_while, recording
 from netcl.core.tensor import Tensor, same_queue
 from netcl.fusion import many as multi
 from netcl.ops import elementwise
@@ -144,12 +144,13 @@ class Optimizer:
         """
         loss = closure() if closure is not None else None
         self._check_gradients(gate)
-        reads_gradients(self.parameters())
         each_step(self._last.clear)
         for position, group in enumerate(self.param_groups):
             for slab in self._ready(position, group):
                 self._run(group, slab, gate)
-        if recording() is not None:
+        made = recording()
+        if made is not None:
+            made.parameters += self.parameters()
             only_while(self._unchanged())
         return loss
 

@@ -133,7 +133,8 @@ class ProgramCache:
             return program
         if ctx is None or device is None:
             raise DeviceError("get_program: expected an OpenCL context and device, got those of the NumPy backend.")
-        process.check()  # some drivers answer not even questions about a device in a fork
+        if process.forked:  # some drivers answer not even questions about a device there
+            process.check()
         with self._lock:
             if where not in self._programs:  # another thread may have built it meanwhile
                 start = time.perf_counter()

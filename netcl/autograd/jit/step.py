@@ -315,7 +315,8 @@ class CompiledStep:
         try:
             with _recording, capture:
                 result = self.fn(*arguments)
-            found = {node.key: node for node in state.leaves if isinstance(node, Node) and node.requires_grad}
+            read = [] if capture.recording is None else capture.recording.parameters
+            found = {p.key: p for p in (*state.leaves, *read) if isinstance(p, Node) and p.requires_grad}
         finally:
             state.leaves = before
         return result, tuple(found.values())

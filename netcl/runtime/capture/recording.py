@@ -76,6 +76,7 @@ class Recording:
         self.pools: dict[int, RecordingPool] = {}  # by the pool each stands for
         self.scratch: set[int] = set()  # addresses given out while paused
         self.written: set[int] = set()  # memory that is written in place, as core.versions tells it
+        self.parameters: list[Any] = []  # whose gradients an optimizer or clipping read
         self.arms_flag = self._passing = False
         self._raw = RawCalls(self)
         self._on_refusal = on_refusal
