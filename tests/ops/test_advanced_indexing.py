@@ -6,6 +6,7 @@ import pytest
 import netcl as nc
 from netcl import ag
 from netcl.core.errors import DTypeError, GradientError, IndexOutOfRange, ShapeError
+from netcl.core.tensor import Tensor
 
 VALUES = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4) - 7
 ROW, COLUMN = np.array([0, -1, 2, 2]), np.array([[1], [-4]])
@@ -161,3 +162,16 @@ def test_wrong_keys(queue):
     with pytest.raises(DTypeError, match="assignment: expected values that int64 holds, got float32"):
         whole[[0]] = nc.ones(queue, 1)
     assert whole.tolist() == [0, 1, 2]
+
+
+def test_a_mask_of_another_shape_is_refused_even_where_it_marks_what_there_is(queue):
+    x, mask = Tensor.from_host(queue, np.arange(6.0).reshape(2, 3)), np.zeros((3, 3), bool)
+    mask[0, 1] = True
+    for key in (mask, Tensor.from_host(queue, mask), (slice(None), np.array([True, False]))):
+        with pytest.raises(
+            ShapeError, match=r"indexing: expected a mask of shape \((2, 3|3,)\), as the axes it is for, got"
+        ):
+            x[key]
+    with pytest.raises(ShapeError, match="expected a mask of shape"):
+        x[mask] = 0.0
+    assert x[None, [True, False], 1:].tolist() == [[[1, 2]]] and x[:, [True, False, True]].shape == (2, 2)

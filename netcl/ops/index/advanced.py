@@ -66,6 +66,10 @@ def put(target: Tensor, key: Any, value: Any) -> None:
         rows = _values(target, value, (*index.shape, *target.shape[1:])).reshape(index.size, *target.shape[1:])
         OPERATIONS["assign"](target, index_copy(target, index.reshape(-1), rows, 0))
         return
+    if mask is None:  # before NumPy refuses it in words of its own
+        plan = _planned(target, key)
+        for positions, axis in zip(plan.arrays, plan.axes):
+            _wrapped(positions, plan.view.shape[axis])
     places = np.arange(target.size, dtype=np.int64).reshape(target.shape)[_on_host(key)]
     values = _values(target, value, places.shape)
     index = Tensor.from_host(target.queue, places.reshape(-1))
@@ -141,12 +145,13 @@ def _planned(x: Any, key: Any) -> Plan:
     keys = list(_expanded(x, key if isinstance(key, tuple) else (key,)))
     basic: list[Any] = []
     arrays: list[tuple[int, int, np.ndarray]] = []  # place in the key, axis of the view, positions
-    axis = 0
+    axis = at = 0  # of the view, and of x
     for place, k in enumerate(keys):
         if k is None or isinstance(k, slice):
             basic.append(k)
-            axis += 1
+            axis, at = axis + 1, at + (k is not None)
         else:
+            at += _check_mask(k, x.shape[at:])
             for one in _positions(k):
                 basic.append(slice(None))
                 arrays.append((place, axis, one))
@@ -167,6 +172,18 @@ def _expanded(x: Any, keys: tuple[Any, ...]) -> list[Any]:
     for k in keys if any(k is Ellipsis for k in keys) else (*keys, Ellipsis):
         found += [slice(None)] * left if k is Ellipsis else [k]
     return found
+
+
+def _check_mask(k: Any, shape: tuple[int, ...]) -> int:
+    """How many axes of `shape` a key takes. Raises ShapeError for a mask of another shape than theirs."""
+    axes = _axes_of(k)
+    lengths = tuple(k.shape) if hasattr(k, "to_host") else np.shape(k)
+    is_mask = k.dtype == BOOL if hasattr(k, "to_host") else np.asarray(k).dtype == BOOL
+    if is_mask and _is_array(k) and lengths != tuple(shape[:axes]):
+        raise ShapeError(
+            f"indexing: expected a mask of shape {tuple(shape[:axes])}, as the axes it is for, got {lengths}."
+        )
+    return axes
 
 
 def _axes_of(k: Any) -> int:
