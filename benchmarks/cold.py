@@ -6,7 +6,7 @@ Each run has a cache folder of its own. "time" is the whole command without impo
 the model to the loss of the first step (ResNet18, batches of four 3x64x64); "cpu" is user and system time of the
 process and all that it started meanwhile; "start" is the whole process. Shown is the least of the runs. Where cpu on
 two cores is far below twice the time, others were busy: --against runs another checkout in turns, and --save
-adds the rows with date and commit to results/cold.jsonl.
+adds the rows with date and commit to results/cold/first-steps.jsonl.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help=f"among {', '.join(CASES)} (default: all)")
     parser.add_argument("--runs", type=int, default=3, help="cold and warm runs of each (default %(default)s)")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout, to run in turns with this")
-    parser.add_argument("--save", action="store_true", help="add the rows to benchmarks/results/cold.jsonl")
+    parser.add_argument("--save", action="store_true", help="add the rows to benchmarks/results/cold/first-steps.jsonl")
     parser.add_argument("--worker", choices=CASES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -126,7 +126,9 @@ def main() -> None:
             if args.save:
                 saved = {"date": f"{date.today()}", "commit": commit(root), "case": case, "cache": kind}
                 saved |= {field: round(value, 2) for field, value in row.items()} | {"runs": args.runs}
-                with open(ROOT / "benchmarks" / "results" / "cold.jsonl", "a", encoding="utf-8") as file:
+                with open(
+                    ROOT / "benchmarks" / "results" / "cold" / "first-steps.jsonl", "a", encoding="utf-8"
+                ) as file:
                     file.write(json.dumps(saved) + "\n")
 
 
