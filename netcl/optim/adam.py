@@ -17,7 +17,18 @@ def check_betas(where: str, group: Group) -> None:
     group["betas"] = tuple(number(where, "betas", b, 0, 1) for b in betas)
 
 
-class Adam(Optimizer):
+class OfMoments(Optimizer):
+    """What relatives of Adam share: two betas and eps."""
+
+    def check(self, group: Group) -> None:
+        """Two betas in [0, 1), eps at least 0."""
+        super().check(group)
+        where = type(self).__name__
+        check_betas(where, group)
+        group["eps"] = number(where, "eps", group["eps"], 0)
+
+
+class Adam(OfMoments):
     """m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, p -= lr * (m / c1) / (sqrt(v / c2) + eps), ci = 1 - bi^step.
 
     `weight_decay` is added to the gradient (L2), so it passes through the moments; AdamW decays the weight itself. eps
@@ -45,12 +56,9 @@ class Adam(Optimizer):
         )
 
     def check(self, group: Group) -> None:
-        """Two betas in [0, 1), eps at least 0."""
+        """amsgrad True or False."""
         super().check(group)
-        where = type(self).__name__
-        check_betas(where, group)
-        group["eps"] = number(where, "eps", group["eps"], 0)
-        group["amsgrad"] = flag(where, "amsgrad", group["amsgrad"])
+        group["amsgrad"] = flag(type(self).__name__, "amsgrad", group["amsgrad"])
 
     def row(self, group: Group) -> str:
         """adam or adamw, with _amsgrad."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from netcl.core.arguments import flag, number
-from netcl.optim.adam import check_betas
+from netcl.optim.adam import OfMoments, check_betas
 from netcl.optim.optimizer import Group, Optimizer
 
 
-class Adamax(Optimizer):
+class Adamax(OfMoments):
     """m = b1 m + (1 - b1) g, u = max(b2 u, |g| + eps), p -= lr / (1 - b1^step) * m / u, g = gradient + weight_decay p.
 
     Source: Kingma and Ba 2015, arXiv:1412.6980, section 7.1.
@@ -30,12 +30,6 @@ class Adamax(Optimizer):
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
 
-    def check(self, group: Group) -> None:
-        """Two betas in [0, 1), eps at least 0."""
-        super().check(group)
-        check_betas(type(self).__name__, group)
-        group["eps"] = number(type(self).__name__, "eps", group["eps"], 0)
-
     def row(self, group: Group) -> str:
         """adamax."""
         return "adamax"
@@ -47,18 +41,16 @@ class Adamax(Optimizer):
         return {**rates, "c1": 1.0 - b1**step}
 
 
-class _Decoupling(Optimizer):
+class _Decoupling(OfMoments):
     """Of Adam's kind, with `decoupled_weight_decay`: decay acts on the weight itself, as in AdamW."""
 
     name = ""
 
     def check(self, group: Group) -> None:
-        """Two betas in [0, 1), eps at least 0."""
+        """decoupled_weight_decay True or False."""
         super().check(group)
-        where = type(self).__name__
-        check_betas(where, group)
-        group["eps"] = number(where, "eps", group["eps"], 0)
-        group["decoupled_weight_decay"] = flag(where, "decoupled_weight_decay", group["decoupled_weight_decay"])
+        flagged = flag(type(self).__name__, "decoupled_weight_decay", group["decoupled_weight_decay"])
+        group["decoupled_weight_decay"] = flagged
 
     def row(self, group: Group) -> str:
         """The name, with _decoupled."""

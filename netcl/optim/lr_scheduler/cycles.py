@@ -55,6 +55,7 @@ class _Cycling(LRScheduler):
     """Shared by schedules that move momentum (of Adam's kind: the first beta) against the rate."""
 
     cycle_momentum: bool
+    max_lr: list[float]  # one for each group
 
     def momentum(self, position: int) -> float:
         """The momentum of a group now."""
@@ -87,15 +88,11 @@ class _Cycling(LRScheduler):
 
     def follow(self, groups: int) -> None:
         """Settings were given for each group."""
-        if groups != len(self._limits()):
+        if groups != len(self.max_lr):
             raise ValueError(
-                f"{type(self).__name__}: expected the {len(self._limits())} groups that it was made for, got {groups}; "
+                f"{type(self).__name__}: expected the {len(self.max_lr)} groups that it was made for, got {groups}; "
                 "make the schedule after the last group."
             )
-
-    def _limits(self) -> list[float]:
-        """A setting that has one number for each group."""
-        raise NotImplementedError
 
 
 MODES = ("triangular", "triangular2", "exp_range")
@@ -152,9 +149,6 @@ class CyclicLR(_Cycling):
             if getattr(self, name) not in choices and (name == "scale_mode" or self.scale_fn is None):
                 raise ValueError(f"{where}: expected {name} among {choices}, got {getattr(self, name)!r}.")
         self._check_momentum()
-
-    def _limits(self) -> list[float]:
-        return self.max_lr
 
     def _height(self) -> float:
         """How far from the base now, 0 to 1, scaled."""
@@ -241,9 +235,6 @@ class OneCycleLR(_Cycling):
             raise ValueError(f"{where}: expected anneal_strategy 'cos' or 'linear', got {self.anneal_strategy!r}.")
         self.three_phase = flag(where, "three_phase", self.three_phase)
         self._check_momentum()
-
-    def _limits(self) -> list[float]:
-        return self.max_lr
 
     def _between(self, points: Sequence[float]) -> float:
         """The value now of what goes from the first of `points` to the others, one a phase."""
