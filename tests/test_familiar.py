@@ -178,6 +178,8 @@ def test_layers_take_pytorchs_words(queue):
         (lambda x: ops.gather(x, x.long()), "axis"),
         (lambda x: x.bmm(x[0]), "bmm: expected b with 3 axes, got shape"),
         (lambda x: x.narrow(1, 2, 5), "narrow: expected a part of the 3 elements of axis 1, got 5 from 2 on"),
+        (lambda x: x.narrow(1), "narrow: expected "),
+        (lambda x: x.select(1), "select: expected "),
         (lambda x: x.t(), "t: expected at most 2 axes"),
         (lambda x: x.unflatten(2, (3, 2)), "unflatten: expected sizes whose product is 4"),
         (lambda x: x.flatten(2, 1), "flatten: expected start_axis not behind end_axis, got 2 and 1"),

@@ -88,11 +88,11 @@ class FamiliarMethods:
         """Every element of a vector times every one of another."""
         return _same(self, familiar.outer(self, other))
 
-    def narrow(self, axis: int | None = None, start: int = 0, length: int = 0, *, dim: int | None = None) -> Self:
+    def narrow(self, axis: int | None = None, start: Any = None, length: Any = None, *, dim: int | None = None) -> Self:
         """The part of `length` elements from `start` on along an axis, as a view."""
         return _same(self, familiar.narrow(self, needed_axis("narrow", axis, dim), start, length))
 
-    def select(self, axis: int | None = None, index: int = 0, *, dim: int | None = None) -> Self:
+    def select(self, axis: int | None = None, index: Any = None, *, dim: int | None = None) -> Self:
         """The slice at one position of an axis, as a view."""
         return _same(self, familiar.select(self, needed_axis("select", axis, dim), index))
 

@@ -104,10 +104,9 @@ def test_numbers_for_nan_and_the_infinities(queue):
     for dtype in ("float16", "float32", "bfloat16"):
         x = Tensor.from_host(queue, np.array([np.nan, np.inf, -np.inf, 1.5], np.float32)).astype(dtype)
         found = ops.nan_to_num(x).astype("float64").to_host()
-        expected = [0, np.inf, -np.inf, 1.5]
         assert found[0] == 0 and found[3] == 1.5 and np.isfinite(found).all() and -found[2] == found[1] > 6e4
         found = ops.nan_to_num(x, nan=2.0, posinf=3.0, neginf=-4.0).astype("float64").to_host()
-        assert found.tolist() == [2, 3, -4, 1.5] and len(expected) == 4
+        assert found.tolist() == [2, 3, -4, 1.5]
     whole = Tensor.from_host(queue, np.arange(3))
     assert ops.nan_to_num(whole).to_host().tolist() == [0, 1, 2]
 

@@ -66,11 +66,12 @@ def put(target: Tensor, key: Any, value: Any) -> None:
         rows = _values(target, value, (*index.shape, *target.shape[1:])).reshape(index.size, *target.shape[1:])
         OPERATIONS["assign"](target, index_copy(target, index.reshape(-1), rows, 0))
         return
+    key = _on_host(key)
     if mask is None:  # before NumPy refuses it in words of its own
         plan = _planned(target, key)
         for positions, axis in zip(plan.arrays, plan.axes):
             _wrapped(positions, plan.view.shape[axis])
-    places = np.arange(target.size, dtype=np.int64).reshape(target.shape)[_on_host(key)]
+    places = np.arange(target.size, dtype=np.int64).reshape(target.shape)[key]
     values = _values(target, value, places.shape)
     index = Tensor.from_host(target.queue, places.reshape(-1))
     OPERATIONS["assign"](target, index_copy(target.reshape(-1), index, values.reshape(-1), 0).reshape(target.shape))
