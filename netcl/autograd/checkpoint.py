@@ -11,7 +11,7 @@ from netcl.autograd.node import Node
 from netcl.autograd.state import not_traced, state
 from netcl.autograd.tape import Record, Tape
 from netcl.core import recompute, versions
-from netcl.core.errors import GradientError
+from netcl.core.errors import DTypeError, GradientError
 from netcl.core.layout import Shape
 from netcl.core.tensor import Tensor
 
@@ -34,6 +34,8 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = F
     Args: use_reentrant: as PyTorch calls it; False is the only way here.
     Raises: GradientError in backward where an argument or parameter was written in between, or other operations ran.
     """
+    if not callable(function):
+        raise DTypeError(f"checkpoint: expected a function, got {type(function).__name__}.")
     if use_reentrant:
         raise GradientError("checkpoint: expected use_reentrant=False, got True; leave it out.")
     if state.enabled:

@@ -348,6 +348,8 @@ class Module(Followed):
         return self._hook("_backward", hook, True, prepend)
 
     def _hook(self, kind: str, hook: Callable[..., Any], option: bool, prepend: bool) -> Handle:
+        if not callable(hook):
+            raise DTypeError(f"{type(self).__name__}: expected a hook as a function, got {type(hook).__name__}.")
         return Handle(self.__dict__.setdefault(kind, {}), (hook, option), self._changed, prepend)
 
     def extra_repr(self) -> str:

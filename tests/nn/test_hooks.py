@@ -5,7 +5,7 @@ import pytest
 
 import netcl.autograd as ag
 from netcl.autograd.compiler import jit_compile
-from netcl.core.errors import GradientError
+from netcl.core.errors import DTypeError, GradientError
 from netcl.core.tensor import Tensor
 from netcl.nn import Linear, Module, ReLU, Sequential
 from netcl.nn.parameter import Parameter
@@ -162,3 +162,17 @@ def test_misuse_is_explained(queue):
     table.register_full_backward_hook(lambda *_: None)
     with ag.Tape(), pytest.raises(GradientError, match="Table: expected forward to return a node or a tuple of nodes"):
         table(x)
+
+
+def test_what_is_no_function_is_refused_as_a_hook(cpu_queue):
+    layer = Linear(cpu_queue, 2, 2)
+    for register in (
+        layer.register_forward_hook,
+        layer.register_forward_pre_hook,
+        layer.register_full_backward_hook,
+        layer.register_full_backward_pre_hook,
+    ):
+        with pytest.raises(DTypeError, match="Linear: expected a hook as a function, got str"):
+            register("print")
+    with pytest.raises(DTypeError, match="checkpoint: expected a function, got int"):
+        ag.checkpoint(3, Tensor.ones(cpu_queue, (2,)))

@@ -41,8 +41,9 @@ def attention(
     sinks (H,): a score per head in the softmax's denominators. alibi_slopes (H,) or (B, H): what a score loses per
     place between key and query.
     dropout: the probability that a weight becomes 0, in evaluation too; the others are divided by 1 - dropout.
-    query_lengths, key_lengths (B,): of padded samples. cu_seqlens_q, cu_seqlens_k (S + 1,): where sequences packed in
-    one sample begin, and the last ends; each sees itself alone. Causal and window go by the lengths of each.
+    query_lengths, key_lengths (B,): of padded samples; one beyond its axis counts as all of it.
+    cu_seqlens_q, cu_seqlens_k (S + 1,): where sequences packed in one sample begin, and the last ends; each sees itself
+    alone. Causal and window go by the lengths of each.
     A query that sees no key gets 0, where `softmax` of -inf alone gives NaN.
     Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135.

@@ -78,7 +78,8 @@ def attention(
     dropout: the probability that a weight becomes 0; the others are divided by 1 - dropout, denominators stay. The
     numbers are those of `draw` (see `attention_draw`), which `attention_grad` takes as well, or new ones.
     query_lengths, key_lengths (B,): of padded samples; Tq and Tk above are those of the sample. Queries and keys behind
-    them are as if they were not there: results 0.
+    them are as if they were not there: results 0. They are read on the device, so one beyond its axis counts as all of
+    it, and one below 0 as 0.
     cu_seqlens_q, cu_seqlens_k (S + 1,): where S sequences that lie one behind the other in the one sample of q, k and v
     begin, and the last ends, from 0 on; each sees itself alone. Without those of k they are those of q.
     A query that sees no key gets 0, and as lse its sink or -infinity, where `softmax` of -inf alone gives NaN.
@@ -313,8 +314,9 @@ def _attended(
     sinks (H,): a score per head in the softmax's denominators. alibi_slopes (H,) or (B, H): what a score loses per
     place between key and query.
     dropout: the probability that a weight becomes 0, in evaluation too; the others are divided by 1 - dropout.
-    query_lengths, key_lengths (B,): of padded samples. cu_seqlens_q, cu_seqlens_k (S + 1,): where sequences packed in
-    one sample begin, and the last ends; each sees itself alone. Causal and window go by the lengths of each.
+    query_lengths, key_lengths (B,): of padded samples; one beyond its axis counts as all of it.
+    cu_seqlens_q, cu_seqlens_k (S + 1,): where sequences packed in one sample begin, and the last ends; each sees itself
+    alone. Causal and window go by the lengths of each.
     A query that sees no key gets 0, where `softmax` of -inf alone gives NaN.
     Dtypes promote as in NumPy. Raises: ShapeError for shapes that do not fit, DTypeError for integers.
     Source: Dao et al. 2022, arXiv:2205.14135.
